@@ -35,6 +35,28 @@ fn parse_ticks(stat: &str) -> Option<u64> {
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
+/// How often threads of the process were switched, of their own accord and not, that have not ended.
+pub fn context_switches(pid: u32) -> Result<u64> {
+    let threads = format!("/proc/{pid}/task");
+    let mut switches = 0;
+    for thread in std::fs::read_dir(&threads).with_context(|| threads.clone())? {
+        let path = thread?.path().join("status");
+        // A thread may have ended since.
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        switches += parse_switches(&text)
+            .with_context(|| format!("{} has no context switches", path.display()))?;
+    }
+    Ok(switches)
+}
+
+fn parse_switches(status: &str) -> Option<u64> {
+    let value = |name| status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
+    let kinds: [Option<u64>; 2] =
+        ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(value);
+    let [own, other] = kinds;
+    Some(own? + other?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,6 +65,14 @@ mod tests {
     fn processor_time_is_user_and_system_whatever_the_name() {
         let stat = "42 (a b) c) S 1 2 3 4 5 6 7 8 9 10 700 80 1 1 20 0 1 0";
         assert_eq!(parse_ticks(stat), Some(780));
+    }
+
+    #[test]
+    fn context_switches_are_of_both_kinds() {
+        let text = "Threads:\t1\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(parse_switches(text), Some(157));
+        assert_eq!(parse_switches("Threads:\t1\n"), None);
+        assert!(context_switches(std::process::id()).unwrap() > 0);
     }
 
     #[test]

@@ -492,6 +492,11 @@ pub struct EngineStatus {
     pub checkpoint_sequence: u64,
     /// Checkpoints written since the engine was opened.
     pub checkpoints: u64,
+    /// Whether another one is requested or being written.
+    pub checkpoint_running: bool,
+    /// Bytes of values accepted by append since the newest checkpoint began, or since the engine was
+    /// opened.
+    pub bytes_since_checkpoint: u64,
     /// Bytes written to the device since the engine was opened: values with padding, journal,
     /// checkpoints, superblock.
     pub device_bytes_written: u64,
@@ -519,12 +524,14 @@ pub struct EngineStatus {
 const CHECKPOINT_WORTH: u64 = 16;
 
 impl EngineStatus {
-    /// Bytes of values after which the next checkpoint is due: `least`, or more where checkpoints
+    /// Whether a checkpoint is due after so many bytes of values: `least`, or more where checkpoints
     /// are so large that they would be a good part of what is written. At most an eighth of the
     /// data area: the log cannot be purged further than a checkpoint covers.
-    pub fn checkpoint_interval_bytes(&self, least: u64) -> u64 {
+    #[must_use]
+    pub fn is_checkpoint_due(&self, least: u64) -> bool {
         // The log's records are left out: the checkpoint is what lets them go.
         let state = self.index_bytes.saturating_sub(self.index_log_bytes);
-        least.max(state.saturating_mul(CHECKPOINT_WORTH)).min(self.data_bytes / 8)
+        let interval = least.max(state.saturating_mul(CHECKPOINT_WORTH)).min(self.data_bytes / 8);
+        self.bytes_since_checkpoint >= interval
     }
 }

@@ -4,7 +4,7 @@
 //! and connections, keys and values. Each round starts with empty data directories on the same
 //! disk. The system that is not measured does not run.
 
-use crate::proc_io::processor_us;
+use crate::proc_io::{context_switches, processor_us};
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
@@ -14,7 +14,7 @@ use crate::target::DiskArguments;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Limit, Payloads, Samples, drive};
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -56,6 +56,9 @@ pub struct Arguments {
     /// io_uring calls no function that could be replaced.
     #[arg(long, requires = "without_etcd")]
     slower_syncs_us: Option<u64>,
+    /// Also measure another `cairn`, such as an older build: the path of its binary.
+    #[arg(long)]
+    against: Option<PathBuf>,
     /// Measure only Cairn.
     #[arg(long, conflicts_with = "assert_ratio")]
     without_etcd: bool,
@@ -78,6 +81,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.costs {
         sides.push(Side::new("cairn, mode sync", "sync", false));
         sides.push(Side::new("cairn, mode replicated, one down", "replicated", true));
+    }
+    if let Some(program) = &arguments.against {
+        let program = program.canonicalize().with_context(|| program.display().to_string())?;
+        let side = Side::new("the other cairn", &arguments.mode, false);
+        sides.push(Side { program: Some(program), ..side });
     }
     let Arguments { clients, connections, value_bytes, .. } = arguments;
     let mut report = Report::new("cluster");
@@ -143,10 +151,14 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         }
     }
     for side in costs {
+        let (over, under) = match side.program {
+            None => (side, cairn),
+            Some(_) => (cairn, side),
+        };
         report.ratios.push(Ratio::new(
-            format!("{} / {}", side.name, cairn.name),
-            &side.rounds,
-            &cairn.rounds,
+            format!("{} / {}", over.name, under.name),
+            &over.rounds,
+            &under.rounds,
         ));
     }
     if !etcd_rounds.is_empty() {
@@ -187,13 +199,16 @@ struct Side {
     /// Whether one node is down, so that the quorum is degraded: members sync before they
     /// acknowledge.
     degraded: bool,
+    /// Another binary than this workspace's.
+    program: Option<PathBuf>,
     rounds: Vec<Samples>,
     cost: Cost,
 }
 
 impl Side {
     fn new(name: &'static str, mode: &str, degraded: bool) -> Side {
-        Side { name, mode: mode.to_owned(), degraded, rounds: Vec::new(), cost: Cost::default() }
+        let (rounds, cost) = (Vec::new(), Cost::default());
+        Side { name, mode: mode.to_owned(), degraded, program: None, rounds, cost }
     }
 
     /// Measures a round with a new cluster. Returns the I/O backend and the rate.
@@ -213,6 +228,7 @@ impl Side {
         let options = ClusterOptions {
             size_bytes: arguments.size_mib << 20,
             mode: self.mode.clone(),
+            program: self.program.clone(),
             ..options
         };
         let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
@@ -240,10 +256,11 @@ impl Side {
 }
 
 /// Processor time of the servers and of the load generator. They share one machine, so this decides
-/// the rate.
+/// the rate. A put of a single client waits for each switch of a server.
 #[derive(Default)]
 struct Cost {
     servers_us: u64,
+    servers_switches: u64,
     generator_us: u64,
     puts: u64,
 }
@@ -255,21 +272,28 @@ impl Cost {
         servers: &[u32],
         load: impl Future<Output = Result<Samples>>,
     ) -> Result<Samples> {
-        let sum = || servers.iter().map(|pid| processor_us(Some(*pid))).sum::<Result<u64>>();
-        let before = (sum()?, processor_us(None)?);
+        let used = || servers.iter().map(|pid| processor_us(Some(*pid))).sum::<Result<u64>>();
+        let switches = || servers.iter().map(|pid| context_switches(*pid)).sum::<Result<u64>>();
+        let before = (used()?, processor_us(None)?, switches()?);
         let samples = load.await?;
-        self.servers_us += sum()? - before.0;
+        self.servers_us += used()? - before.0;
         self.generator_us += processor_us(None)? - before.1;
+        self.servers_switches += switches()?.saturating_sub(before.2);
         self.puts += samples.answered;
         Ok(samples)
     }
 
     fn print(&self, system: &str, report: &mut Report) {
-        let per_put = |us: u64| us as f64 / self.puts.max(1) as f64;
+        let per_put = |sum: u64| sum as f64 / self.puts.max(1) as f64;
         report.figure(
             format!("{system}: processor time of all servers"),
             per_put(self.servers_us),
             "µs per put",
+        );
+        report.figure(
+            format!("{system}: context switches of all servers"),
+            per_put(self.servers_switches),
+            "per put",
         );
         report.figure(
             format!("{system}: processor time of its clients"),

@@ -37,6 +37,8 @@ pub struct ClusterOptions {
     pub backend: &'static str,
     /// A tracer: the program and arguments to put before `cairn serve`, for each slot.
     pub wrapper: Wrapper,
+    /// Another `cairn` than this workspace's.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for ClusterOptions {
@@ -46,6 +48,7 @@ impl Default for ClusterOptions {
             mode: "replicated".to_owned(),
             backend: "auto",
             wrapper: Box::new(|_, _| None),
+            program: None,
         }
     }
 }
@@ -88,7 +91,10 @@ impl CairnCluster {
     /// Formats three directories below `path`, starts three processes and waits until a put
     /// succeeds.
     pub async fn start(path: &Path, options: &ClusterOptions) -> Result<CairnCluster> {
-        let program = program().await?;
+        let program = match &options.program {
+            Some(program) => program.clone(),
+            None => program().await?,
+        };
         let step = Step::new("starting three cairn nodes");
         let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
         let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();

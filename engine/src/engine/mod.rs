@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::io::FileKind;
 use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
-use crate::types::{BootEpoch, FencingHistory, GroupId, Identity, MemberState, Mode};
+use crate::types::{BootEpoch, FencingHistory, GroupId, Identity, LogId, MemberState, Mode};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
@@ -145,14 +145,30 @@ impl Engine {
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn checkpoint(&self) -> Result<()> {
-        let target = {
-            let mut state = self.shared.state.lock();
-            state.check_open()?;
-            state.checkpoints.requested = true;
-            state.checkpoints.begun + 1
-        };
-        self.shared.signals.writer.notify_one();
+        let target = self.request_checkpoint()?;
         self.shared.wait_for_checkpoint(target).await
+    }
+
+    /// The same without waiting for it.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub fn begin_checkpoint(&self) -> Result<()> {
+        self.request_checkpoint().map(drop)
+    }
+
+    /// Returns how many checkpoints will have begun when this one has.
+    fn request_checkpoint(&self) -> Result<u64> {
+        let mut state = self.shared.state.lock();
+        state.check_open()?;
+        state.checkpoints.requested = true;
+        self.shared.signals.writer.notify_one();
+        Ok(state.checkpoints.begun + 1)
+    }
+
+    /// What the newest checkpoint covers: [`Engine::purge`] up to there takes none of its own.
+    pub fn checkpointed(&self, group: GroupId) -> Option<LogId> {
+        self.shared.state.lock().checkpoints.applied.get(&group).copied()
     }
 
     /// Syncs everything written so far.

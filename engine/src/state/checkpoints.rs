@@ -11,6 +11,8 @@ pub(crate) struct Checkpoints {
     /// A caller requested a checkpoint that begins from now on.
     pub requested: bool,
     pub running: bool,
+    /// Bytes of values that were appended before the newest capture.
+    pub user_bytes: u64,
     /// Captures taken, and how many of them became checkpoints.
     pub begun: u64,
     pub completed: u64,

@@ -15,6 +15,7 @@ impl Engine {
         };
         let member_state = *shared.member_state.lock();
         let state = shared.state.lock();
+        let user_bytes = shared.counters.user_bytes.load(Ordering::Relaxed);
         EngineStatus {
             backend: shared.facts.backend,
             mode: shared.mode(),
@@ -37,8 +38,10 @@ impl Engine {
             journal_blocks: shared.facts.ring.blocks(),
             checkpoint_sequence: state.checkpoints.sequence,
             checkpoints: state.checkpoints.completed,
+            checkpoint_running: state.checkpoints.requested || state.checkpoints.running,
+            bytes_since_checkpoint: user_bytes - state.checkpoints.user_bytes,
             device_bytes_written: shared.counters.device_bytes.load(Ordering::Relaxed),
-            user_bytes_written: shared.counters.user_bytes.load(Ordering::Relaxed),
+            user_bytes_written: user_bytes,
             moved_bytes: shared.counters.moved_bytes.load(Ordering::Relaxed),
             syncs: shared.counters.syncs.load(Ordering::Relaxed),
             corrupt_values: shared.counters.corrupt_values.load(Ordering::Relaxed),

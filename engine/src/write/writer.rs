@@ -197,7 +197,8 @@ impl Writer {
             }
         };
         let newly_dead = state.space.take_newly_dead();
-        let capture = capture_now.then(|| capture(&mut state));
+        let user_bytes = self.shared.counters.user_bytes.load(Ordering::Relaxed);
+        let capture = capture_now.then(|| capture(&mut state, user_bytes));
         drop(state);
         self.shared.signals.changed.notify_waiters();
         Some(GroupCommit { bytes, queue, applied, newly_dead, capture, flush, carries, deferred })
@@ -437,7 +438,8 @@ fn parts_are_apart(state: &State) -> bool {
 }
 
 /// Captures everything for a checkpoint. The queue is empty at that moment.
-fn capture(state: &mut State) -> Capture {
+fn capture(state: &mut State, user_bytes: u64) -> Capture {
+    state.checkpoints.user_bytes = user_bytes;
     state.checkpoints.requested = false;
     state.checkpoints.running = true;
     state.checkpoints.begun += 1;

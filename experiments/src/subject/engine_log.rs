@@ -60,7 +60,7 @@ impl EngineLog {
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
-        let upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None, held: false };
+        let upkeep = Upkeep { engine: engine.clone(), retain_bytes, held: false };
         let upkeep = Arc::new(Mutex::new(upkeep));
         let log = EngineLog { engine, puts, space: Arc::default(), ended: Arc::default(), upkeep };
         let (ended, upkeep) = (&log.ended, Arc::clone(&log.upkeep));
@@ -150,9 +150,9 @@ impl EngineLog {
     /// # Errors
     /// The engine's.
     pub async fn trim(&self, keep_bytes: u64) -> Result<()> {
-        let mut upkeep = self.upkeep.lock().await;
+        let upkeep = self.upkeep.lock().await;
         let Some(last) = self.engine.applied(GROUP) else { return Ok(()) };
-        upkeep.take_checkpoint(last).await?;
+        self.engine.checkpoint().await?;
         Ok(upkeep.purge(last, keep_bytes).await?)
     }
 
@@ -249,8 +249,6 @@ async fn apply(
 struct Upkeep {
     engine: Engine,
     retain_bytes: u64,
-    /// The newest checkpoint's position, and the bytes that users had written by then.
-    checkpoint: Option<(LogId, u64)>,
     /// It takes no checkpoint by itself.
     held: bool,
 }
@@ -264,16 +262,13 @@ impl Upkeep {
     }
 
     fn is_worth_a_checkpoint(&self) -> bool {
-        let status = self.engine.status();
-        let since = self.checkpoint.map_or(0, |(_, written)| written);
-        let written = status.user_bytes_written.saturating_sub(since);
-        !self.held && written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
+        !self.held && self.engine.status().is_checkpoint_due(CHECKPOINT_BYTES)
     }
 
     /// The entry to purge through so that `keep_bytes` remain: as far as a checkpoint covers the
     /// surplus.
     fn purgeable(&self, last: LogId, keep_bytes: u64) -> Option<LogId> {
-        let covered = self.checkpoint?.0.index;
+        let covered = self.engine.checkpointed(GROUP)?.index;
         let bytes = self.engine.log_bytes(GROUP).max(1);
         let purged = self.engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
         let entries = u128::from(last.index.saturating_sub(purged));
@@ -284,16 +279,9 @@ impl Upkeep {
 
     async fn run(&mut self, last: LogId) -> Result<(), Error> {
         if self.is_worth_a_checkpoint() {
-            self.take_checkpoint(last).await?;
+            self.engine.checkpoint().await?;
         }
         self.purge(last, self.retain_bytes).await
-    }
-
-    async fn take_checkpoint(&mut self, last: LogId) -> Result<(), Error> {
-        let written = self.engine.status().user_bytes_written;
-        self.engine.checkpoint().await?;
-        self.checkpoint = Some((last, written));
-        Ok(())
     }
 
     async fn purge(&self, last: LogId, keep_bytes: u64) -> Result<(), Error> {

@@ -29,8 +29,6 @@ pub struct ReplicaConfig {
     /// A checkpoint is taken after this many bytes of entries, or more if checkpoints are large; at
     /// most an eighth of the data area.
     pub checkpoint_bytes: u64,
-    /// A checkpoint is taken when the journal is fuller than this, in hundredths.
-    pub checkpoint_journal_percent: u64,
     /// How often the log's and the journal's size are checked.
     pub maintenance_ms: u64,
     /// At most this many entries in one append message; the byte bound is fixed.
@@ -58,7 +56,6 @@ impl ReplicaConfig {
             log_retain_bytes: 256 << 20,
             log_retain_entries: 250_000,
             checkpoint_bytes: 1 << 30,
-            checkpoint_journal_percent: 50,
             maintenance_ms: 200,
             append_max_entries: 512,
             max_sessions: 10_000,

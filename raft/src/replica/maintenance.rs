@@ -70,8 +70,8 @@ impl Maintenance {
 
     async fn run_once(&mut self) -> Result<(), ()> {
         self.observe();
-        let LocalMember { raft, config, engine, progress, repairer, .. } = &*self.member;
-        let checkpointed = progress.last_checkpointed();
+        let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
+        let checkpointed = engine.checkpointed(GROUP);
         let bounds = engine.log_bounds(GROUP);
         let status = engine.status();
         let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
@@ -97,7 +97,7 @@ impl Maintenance {
         let index_relief = refused
             && self.index_relieved + INDEX_CHECKPOINT_INTERVAL <= now
             && applied > checkpointed;
-        if !progress.is_building()
+        if !status.checkpoint_running
             && (relief
                 || index_relief
                 || due > checkpointed
@@ -111,7 +111,8 @@ impl Maintenance {
             if index_relief {
                 self.index_relieved = now;
             }
-            raft.trigger().snapshot().await.map_err(drop)?;
+            // If it fails, so has the engine, which the next turn sees.
+            engine.begin_checkpoint().ok();
         }
         let held = self.held().filter(|_| !tight).unwrap_or(u64::MAX);
         // A due purge does not wait for followers: what it removes was freed, and may be
@@ -123,7 +124,12 @@ impl Maintenance {
         if let (Some(target), Some(covered)) = (target, checkpointed) {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
-                raft.trigger().purge_log(through).await.map_err(drop)?;
+                // openraft purges no further than its newest snapshot.
+                let snapshot = with_metrics(raft, |metrics| metrics.snapshot.map(|id| id.index()));
+                match snapshot >= Some(through) {
+                    true => raft.trigger().purge_log(through).await.map_err(drop)?,
+                    false => return raft.trigger().snapshot().await.map_err(drop),
+                }
             } else if applied > checkpointed {
                 return Ok(());
             }
@@ -177,8 +183,9 @@ impl Maintenance {
         matched.chain(self.member.pinned.holds_log_after().map(|id| id.index)).min()
     }
 
-    /// A checkpoint is due after a number of bytes, when the journal fills up, or when the log is
-    /// twice as long as it should be, since it can be purged only as far as a checkpoint covers it.
+    /// A checkpoint is due after a number of bytes, or when the log is twice as long as it should
+    /// be, since it can be purged only as far as a checkpoint covers it. The engine takes another
+    /// one when the journal fills up.
     /// Among many keys a longer log is cheaper than a checkpoint: an entry in memory costs about
     /// what two keys do.
     fn wants_checkpoint(
@@ -192,12 +199,7 @@ impl Maintenance {
         if applied.is_none() || applied <= checkpointed {
             return false;
         }
-        self.member.progress.bytes_since_checkpoint(status.user_bytes_written)
-            >= status.checkpoint_interval_bytes(self.member.config.checkpoint_bytes)
-            || status.journal_used_blocks.saturating_mul(100)
-                >= status
-                    .journal_blocks
-                    .saturating_mul(self.member.config.checkpoint_journal_percent)
+        status.is_checkpoint_due(self.member.config.checkpoint_bytes)
             || entries(bounds) > limits.retain_entries.saturating_mul(2).max(status.keys / 2)
             || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
     }

@@ -14,7 +14,7 @@ pub(crate) use image::Image;
 pub use image::UnsafeRecoveries;
 pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData};
 
-use super::progress::{CheckpointGuard, Progress};
+use super::progress::Progress;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{
@@ -114,11 +114,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder {
-            engine: self.engine.clone(),
-            building: self.progress.building(self.engine.status().user_bytes_written),
-            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.repairer)),
-        }
+        Builder { outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.repairer)) }
     }
 
     async fn install_snapshot(
@@ -131,7 +127,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         };
         self.image = data.install(&self.engine, applied).await?;
         self.progress.publish_image(&self.image);
-        self.progress.installed(applied);
+        self.progress.applied(Some(applied));
         Ok(())
     }
 
@@ -149,11 +145,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
-/// Builds a snapshot and persists it with a checkpoint: the log is no longer needed for what it
-/// covers.
+/// Builds a snapshot: a view. The engine keeps what it covers, in its checkpoints and in its log,
+/// which it purges only as far as a checkpoint covers it.
 pub(crate) struct Builder {
-    engine: Engine,
-    building: CheckpointGuard,
     outgoing: Arc<Outgoing>,
 }
 
@@ -161,8 +155,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        self.engine.checkpoint().await.map_err(io::Error::other)?;
-        self.building.done(self.outgoing.applied());
         Ok(snapshot(self.outgoing.clone()))
     }
 }
