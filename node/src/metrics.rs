@@ -6,12 +6,13 @@
 use crate::admission::memory::Reads;
 use crate::delay::Delay;
 use crate::outage::ElectionBlockedState;
-use cairn_engine::{LogId, MemberState};
+use cairn_engine::{LogId, MemberState, SpaceUse};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
 };
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -135,6 +136,7 @@ impl Collector for NodeGauges {
         out.bytes("live", "Bytes of live keys and values", engine.live_bytes)?;
         out.bytes("data_free", "Bytes of the data area that are free", engine.free_bytes)?;
         out.bytes("data_capacity", "Bytes of the data area", engine.data_bytes)?;
+        out.space(&engine.space)?;
         out.bytes(
             "index",
             "Bytes that a checkpoint of the present index needs",
@@ -174,6 +176,8 @@ impl Collector for NodeGauges {
         out.metric("main_thread_delay", late_help, Some(Unit::Seconds), late)?;
         let device = engine.device_bytes_written;
         out.counted_bytes("device_written", "Bytes written to the device", device)?;
+        let moved = engine.moved_bytes;
+        out.counted_bytes("moved", "Bytes of values moved by compaction", moved)?;
         let user = engine.user_bytes_written;
         out.counted_bytes("user_written", "Bytes of values written by clients", user)
     }
@@ -227,6 +231,28 @@ impl Out<'_, '_> {
 
     fn bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.metric(name, help, Some(Unit::Bytes), ConstGauge::new(value))
+    }
+
+    /// Parts that add up to the data area.
+    fn space(&mut self, space: &SpaceUse) -> fmt::Result {
+        let parts = [
+            ("live", space.live),
+            ("log", space.log),
+            ("installing", space.installing),
+            ("padding", space.padding),
+            ("dead_unrecorded", space.dead_unrecorded),
+            ("dead_unsynced", space.dead_unsynced),
+            ("dead_viewed", space.dead_viewed),
+            ("reserve", space.reserve),
+            ("free", space.free),
+        ];
+        let help = "Bytes of the data area by what they are";
+        let kind = MetricType::Gauge;
+        let mut family = self.0.encode_descriptor("data_use", help, Some(&Unit::Bytes), kind)?;
+        for (part, bytes) in parts {
+            ConstGauge::new(bytes).encode(family.encode_family(&[("part", part)])?)?;
+        }
+        Ok(())
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {

@@ -204,6 +204,15 @@ async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
     ] {
         assert!(metrics.contains(name), "{name} is not in\n{metrics}");
     }
+    let values = |name: &str| -> Vec<u64> {
+        let lines = metrics.lines().filter(|line| line.starts_with(name));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect()
+    };
+    let parts = values("cairn_data_use_bytes{part=");
+    assert_eq!(parts.len(), 9, "{metrics}");
+    assert_eq!(values("cairn_data_capacity_bytes "), [parts.iter().sum::<u64>()]);
+    assert!(values("cairn_data_use_bytes{part=\"live\"}") > vec![0]);
+    assert_eq!(values("cairn_moved_bytes_total "), [0]);
     assert!(crate::support::http_get(&http, "/live").starts_with("HTTP/1.1 200"));
     assert!(crate::support::http_get(&http, "/ready").starts_with("HTTP/1.1 200"));
 }
