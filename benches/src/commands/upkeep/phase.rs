@@ -141,24 +141,6 @@ impl Bench {
             }
         };
         let (before, after) = (before.context("no time was measured")?, self.engine().status());
-        eprintln!(
-            "DEBUG {} p99 {:.0} moved {} before {} syncs {} cps {} free {}->{} padding {}->{} dead {:?} ",
-            std::fs::read_to_string("/proc/uptime")?.split(' ').next().unwrap_or_default(),
-            puts.quantile_us(0.99),
-            after.moved_bytes - before.moved_bytes,
-            before.moved_bytes,
-            after.syncs - before.syncs,
-            after.checkpoints - before.checkpoints,
-            before.space.free >> 20,
-            after.space.free >> 20,
-            before.space.padding >> 20,
-            after.space.padding >> 20,
-            (
-                before.space.dead_unrecorded >> 20,
-                before.space.dead_unsynced >> 20,
-                before.space.dead_viewed >> 20
-            )
-        );
         Ok(Phase {
             puts,
             checkpoints: after.checkpoints - before.checkpoints,

@@ -58,13 +58,6 @@ impl Sparse {
             status.moved_bytes == before,
             "compaction began too early: make fewer small values"
         );
-        eprintln!(
-            "DEBUG made: free {} padding {} log {} moved {}",
-            status.space.free >> 20,
-            status.space.padding >> 20,
-            status.space.log >> 20,
-            status.moved_bytes
-        );
         let free = status.space.free as f64 / status.data_bytes as f64 * 100.0;
         self.free_percent = self.free_percent.min(free);
         Ok(())

@@ -30,6 +30,11 @@ const SCARCE_SHARE_PART: u64 = 2;
 /// Unused permission is kept up to this: a burst after a quiet time stays short.
 const SAVED_BYTES: u64 = 2 * IDLE_BYTES;
 
+/// About the most bytes of tails that one round moves: few, so that few reads are under way beside
+/// foreground work, and more where space is scarce.
+const ROUND_BYTES: u64 = 32 << 10;
+const SCARCE_ROUND_BYTES: u64 = 1 << 20;
+
 /// The space of a data area, in bytes: free beside the reserve, and all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -65,6 +70,11 @@ impl Room {
     pub(super) fn is_worth(self, gain: u64) -> bool {
         let part = if self.is_scarce() { SCARCE_GAIN_PART } else { GAIN_PART };
         gain >= (self.area / part).max(4 * BLOCK_BYTES)
+    }
+
+    /// About the most bytes of tails that one round moves.
+    pub(super) fn round_bytes(self) -> u64 {
+        if self.is_scarce() { SCARCE_ROUND_BYTES } else { ROUND_BYTES }
     }
 
     /// What may be moved from now on, with `allowed` left from before, after so many bytes were

@@ -10,9 +10,7 @@ use crate::types::{GroupId, KeyEntry};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// About the most bytes of tails that one round moves, and of values that it reads. Meanwhile they
-/// are in memory.
-const ROUND_BYTES: u64 = 1 << 20;
+/// About the most bytes of values that one round reads. Meanwhile they are in memory.
 const ROUND_READ_BYTES: u64 = 4 << 20;
 /// A step under the lock moves about so many tails: others wait for less than a millisecond. It
 /// moves more where fewer would gain no block.
@@ -73,7 +71,8 @@ impl Compactor {
         let lendable = u64::from(shared.state.lock().space.lendable());
         let most_bytes = lendable.saturating_sub(1) * BLOCK_BYTES / 2;
         let (mut step, mut last) = (Step::default(), None);
-        for (block, values) in self.read_next(ROUND_BYTES.min(most_bytes)).await {
+        let round_bytes = self.room().round_bytes().min(most_bytes);
+        for (block, values) in self.read_next(round_bytes).await {
             if step.is_large(most_bytes) || !step.takes(&values) {
                 last = self.take(std::mem::take(&mut step)).or(last);
                 // The writer is not woken before the end: fewer group commits leave fewer blocks
