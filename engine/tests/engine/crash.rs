@@ -56,12 +56,13 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
     })
 }
 
-/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three
-/// workloads.
+/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of
+/// `CAIRN_CRASH_SEEDS` workloads (3 unless set).
 fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
-    let step = std::env::var("CAIRN_CRASH_STEP").map_or(13, |s| s.parse().unwrap());
+    let setting = |name, unless| std::env::var(name).map_or(unless, |set| set.parse().unwrap());
+    let (step, seeds) = (setting("CAIRN_CRASH_STEP", 13), setting("CAIRN_CRASH_SEEDS", 3));
     let (mut cuts, mut recovering, mut active) = (0, 0, 0);
-    for seed in 0..3 {
+    for seed in 0..seeds as u64 {
         for cut in (1..400).step_by(step) {
             let (came, member_state) = crash_once(mode, cache, power, cut, seed * 1000 + cut);
             cuts += u32::from(came);

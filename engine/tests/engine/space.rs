@@ -93,11 +93,11 @@ async fn round(
     came
 }
 
-/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set) of `CAIRN_SPACE_SEEDS` workloads
+/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set) of `CAIRN_CRASH_SEEDS` workloads
 /// (3 unless set).
 fn crash_everywhere(world: World) -> Met {
     let setting = |name, unless| std::env::var(name).map_or(unless, |set| set.parse().unwrap());
-    let (step, seeds) = (setting("CAIRN_CRASH_STEP", 13), setting("CAIRN_SPACE_SEEDS", 3));
+    let (step, seeds) = (setting("CAIRN_CRASH_STEP", 13), setting("CAIRN_CRASH_SEEDS", 3));
     let mut met = Met::default();
     for seed in 0..seeds as u64 {
         let filled = run(filled(world, seed));
