@@ -20,6 +20,7 @@ use cairn_clients::workload::{Profile, Recorder};
 use futures::future::join_all;
 use madsim::runtime::{Handle, NodeHandle};
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::time::Duration;
 
 const HELD_BACK: &str = "answers held back";
@@ -36,13 +37,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
         let millis = Duration::from_millis;
         Plan {
             // A message takes a while, so that there is always one in flight.
-            latency: millis(5)..millis(10),
+            latency: LATENCY,
             // Another member leads before the old leader stops waiting for answers.
             election: Some((millis(200), millis(300))),
             profile: Profile {
-                // The last append ends at the same index as the next one, which has no entry.
-                clients: 2,
-                tasks_per_client: 1,
+                // An append is in flight at any moment.
+                clients: 4,
+                tasks_per_client: 2,
                 // No other client reads: a round that gets no answer would keep later readers
                 // waiting.
                 write_percent: 100,
@@ -54,6 +55,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     script: |stage| Box::pin(held_back(stage)),
 }];
 
+const LATENCY: Range<Duration> = Duration::from_millis(5)..Duration::from_millis(10);
 /// How long the answers travel: less than a leader waits for one.
 const ON_THE_WAY: Duration = Duration::from_millis(900);
 /// For how long messages are slow: until the answers to an append are sent, but no further append
@@ -62,6 +64,7 @@ const SLOW: Duration = Duration::from_millis(15);
 const ROUNDS: u8 = 3;
 /// The first number of these clients; no other client has their numbers.
 const FIRST_CLIENT: u32 = 300;
+/// Numbers in a round, for those that read and those that write.
 const CLIENTS: u32 = 40;
 /// Longer than a round may take.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -73,31 +76,31 @@ async fn held_back(mut stage: Stage) -> Played {
         stage.ahead(&stage.all()).await?;
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
-        let runtime = Handle::current();
-        let host = runtime
+        let first = FIRST_CLIENT + u32::from(round) * CLIENTS;
+        let host = Handle::current()
             .create_node()
             .name(format!("readers-{round}"))
             .ip(Ipv4Addr::new(10, 0, 3, round + 1).into())
             .build();
-        let readers = Readers {
-            host,
-            first: FIRST_CLIENT + u32::from(round) * CLIENTS,
-            recorder: stage.recorder().clone(),
-        };
+        let readers = Clients::new(&stage, &host, leader, first)?;
+        // They are connected before messages are slow.
+        readers.read().await?;
         stage.pass(150, 400).await;
+        // The last append ends at the same index as the next one, which has no entry.
+        stage.drop_requests_of_clients(leader);
+        tokio::time::sleep(LATENCY.end).await;
         let begun = tokio::time::Instant::now();
         stage.slow(ON_THE_WAY);
         tokio::time::sleep(SLOW).await;
         stage.isolate(&[leader]);
-        stage.drop_requests_of_clients(leader);
         stage.usual_speed();
         stage.reached(HELD_BACK);
         let rival = stage.leader_among(&others, term).await?;
-        readers.writes(&stage, rival).await?;
+        Clients::new(&stage, &host, rival, first + CLIENTS / 2)?.write().await?;
         let arrive = begun + ON_THE_WAY;
         if tokio::time::Instant::now() < arrive {
             stage.reached(RIVAL_WROTE);
-            readers.reads(&stage, leader).await?;
+            readers.read().await?;
             stage.reached(ARRIVED);
         }
         stage.heal();
@@ -108,33 +111,42 @@ async fn held_back(mut stage: Stage) -> Played {
 }
 
 /// Clients that each know only one member and use only one key.
-struct Readers {
-    host: NodeHandle,
-    first: u32,
+struct Clients<'a> {
+    host: &'a NodeHandle,
     recorder: Recorder,
+    /// Their numbers, and their keys with the group of each.
+    clients: Vec<(u32, Client, (u32, Key))>,
 }
 
-impl Readers {
-    fn client(&self, stage: &Stage, member: usize, number: u32) -> Result<Client, String> {
-        Options::new(vec![stage.cluster.endpoint(stage.machine(member)?.slot).ok_or("an address")?])
-            .deadline(DEADLINE)
-            .attempt_timeout(DEADLINE)
-            .seed(stage.cluster.plan.seed.wrapping_mul(97).wrapping_add(u64::from(number)))
-            .build()
-            .map_err(|error| error.to_string())
+impl<'a> Clients<'a> {
+    fn new(stage: &Stage, host: &'a NodeHandle, member: usize, first: u32) -> Result<Self, String> {
+        let endpoint = stage.cluster.endpoint(stage.machine(member)?.slot).ok_or("an address")?;
+        let groups = stage.cluster.plan.profile.groups;
+        let keys = (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key)));
+        let mut clients = Vec::new();
+        for (number, key) in (first..).zip(keys) {
+            let client = Options::new(vec![endpoint.clone()])
+                .deadline(DEADLINE)
+                .attempt_timeout(DEADLINE)
+                .seed(stage.cluster.plan.seed.wrapping_mul(97).wrapping_add(u64::from(number)))
+                .build()
+                .map_err(|error| error.to_string())?;
+            clients.push((number, client, key));
+        }
+        Ok(Self { host, recorder: stage.recorder().clone(), clients })
     }
 
     /// Each key is written once.
-    async fn writes(&self, stage: &Stage, member: usize) -> Played {
-        self.each(stage, member, 0, |recorder, number, client, (group, key)| {
+    async fn write(&self) -> Played {
+        self.each(|recorder, number, client, (group, key)| {
             Box::pin(async move { recorder.put(number, &client, group, key).await })
         })
         .await
     }
 
     /// Each key is read once.
-    async fn reads(&self, stage: &Stage, member: usize) -> Played {
-        self.each(stage, member, CLIENTS / 2, |recorder, number, client, (group, key)| {
+    async fn read(&self) -> Played {
+        self.each(|recorder, number, client, (group, key)| {
             Box::pin(async move { recorder.read(number, &client, group, key).await })
         })
         .await
@@ -142,18 +154,11 @@ impl Readers {
 
     async fn each(
         &self,
-        stage: &Stage,
-        member: usize,
-        from: u32,
         request: fn(Recorder, u32, Client, (u32, Key)) -> futures::future::BoxFuture<'static, ()>,
     ) -> Played {
-        let groups = stage.cluster.plan.profile.groups;
-        let keys = (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key)));
-        let mut requests = Vec::new();
-        for (number, key) in (self.first + from..).zip(keys) {
-            let client = self.client(stage, member, number)?;
-            requests.push(self.host.spawn(request(self.recorder.clone(), number, client, key)));
-        }
+        let requests = self.clients.iter().cloned().map(|(number, client, key)| {
+            self.host.spawn(request(self.recorder.clone(), number, client, key))
+        });
         let ended = join_all(requests).await;
         ended
             .into_iter()
