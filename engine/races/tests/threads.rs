@@ -39,13 +39,19 @@ fn put(index: u64, key: &str) -> Transition {
     Transition { applied: id(index), changes: vec![Change::Put { key, value: 0 }] }
 }
 
+fn delete(index: u64, key: &str) -> Transition {
+    let key = Bytes::from(key.to_owned());
+    Transition { applied: id(index), changes: vec![Change::Delete { key }] }
+}
+
 async fn put_key(installer: &mut Installer, key: Bytes, version: LogId, value: Bytes) {
     let missing = installer.put(vec![SnapshotKey::with_value(key, version, value)]).await.unwrap();
     assert!(missing.is_empty());
 }
 
 /// A nearly full area. Outside the reserve, `free` blocks are free beside the ballast, and each
-/// entry takes one of them. Of the `keyed` entries, only the last is still referenced, by key `k`.
+/// entry takes one of them; once freed, they are what an engine that was opened since takes first.
+/// Of the `keyed` entries, only the last is still referenced, by key `k`.
 /// Only the log refers to the `logged` entries.
 fn nearly_full(free: usize, keyed: u64, logged: u64) -> Disk {
     prepared(move |engine| async move {
@@ -81,18 +87,28 @@ fn a_view_reads_its_state_while_space_is_freed_and_reused() {
         let engine = open(&disk, options(Mode::Device)).await;
         let writes = engine.clone();
         let writer = spawn(async move {
-            append(&writes, 2, vec![filled(4096, 2)]).await.unwrap();
-            writes.apply(GROUP, vec![put(2, "k")], image(2)).unwrap();
+            append(&writes, 2, Vec::new()).await.unwrap();
+            writes.apply(GROUP, vec![delete(2, "k")], image(2)).unwrap();
             reclaim(&writes).await;
             append(&writes, 3, vec![filled(4096, 3)]).await.unwrap();
+            // The value is in the journal until now.
+            writes.checkpoint().await.unwrap();
         });
+        // The last view that has the key, if the key is gone soon afterwards.
+        let mut last = None;
         for _ in 0..40 {
             let view = engine.view(GROUP);
-            let entry = view.get(b"k").unwrap();
-            let value = view.read(&entry).await.unwrap();
-            assert!(value == filled(4096, entry.version.index), "entry {}", entry.version);
+            let Some(entry) = view.get(b"k") else { break };
+            assert!(view.read(&entry).await.unwrap() == filled(4096, 1));
+            if engine.view(GROUP).get(b"k").is_none() {
+                last = Some((view, entry));
+                break;
+            }
         }
         writer.await.unwrap();
+        if let Some((view, entry)) = last {
+            assert!(view.read(&entry).await.unwrap() == filled(4096, 1));
+        }
     });
 }
 
@@ -104,9 +120,11 @@ fn a_log_read_concurrent_with_a_purge_finds_no_damage() {
         let engine = open(&disk, options(Mode::Device)).await;
         let writes = engine.clone();
         let writer = spawn(async move {
-            writes.purge(GROUP, id(1)).await.unwrap();
+            writes.purge(GROUP, id(2)).await.unwrap();
             reclaim(&writes).await;
             append(&writes, 3, vec![filled(4096, 3)]).await.unwrap();
+            // The value is in the journal until now.
+            writes.checkpoint().await.unwrap();
         });
         for _ in 0..10 {
             let first = engine.log_bounds(GROUP).purged.map_or(1, |purged| purged.index + 1);
