@@ -2,14 +2,14 @@
 //! writers.
 
 use crate::codec::{Reader, VARINT_BYTES_MAX, put_varint, varint_bytes};
-use crate::index::{Builder, Encoded, Index, Item, Unordered};
+use crate::index::{Builder, Encoded, Index, Item, Remains, Unordered};
 use crate::io::yield_once;
 use crate::types::{KeyEntry, ListItem, ListPage, ListQuery, LogId, ValueRef};
 use bytes::Bytes;
 use std::ops::Bound;
 
 /// Nodes of the index that are freed before the task yields.
-const DROPPED_AT_ONCE: usize = 1024;
+pub(crate) const DROPPED_AT_ONCE: usize = 1024;
 /// The most bytes that a checkpoint needs for a key beside the key itself and the reference to its
 /// value.
 pub(crate) const KEY_FIXED_BYTES_MAX: u64 = 3 * VARINT_BYTES_MAX as u64;
@@ -111,10 +111,21 @@ impl Keys {
 
     /// Frees what nobody else shares, in pieces of less than a millisecond.
     pub(crate) async fn drop_in_pieces(self) {
-        let mut remains = self.map.into_remains();
-        while remains.drop_some(DROPPED_AT_ONCE) {
-            yield_once().await;
+        if let Some(remains) = self.drop_first_piece() {
+            drop_in_pieces(remains).await;
         }
+    }
+
+    /// Frees one such piece. Returns the rest.
+    pub(crate) fn drop_first_piece(self) -> Option<Remains> {
+        let mut remains = self.map.into_remains();
+        remains.drop_some(DROPPED_AT_ONCE).then_some(remains)
+    }
+
+    /// Watches the nodes.
+    #[cfg(test)]
+    pub(crate) fn watch(&self) -> crate::index::Watch {
+        self.map.watch()
     }
 
     /// A page of keys; see [`ListQuery`].
@@ -147,6 +158,13 @@ impl Keys {
             page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry });
         }
         page
+    }
+}
+
+/// Frees what is left of keys, in pieces of less than a millisecond.
+pub(crate) async fn drop_in_pieces(mut remains: Remains) {
+    while remains.drop_some(DROPPED_AT_ONCE) {
+        yield_once().await;
     }
 }
 

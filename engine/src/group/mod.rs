@@ -7,7 +7,9 @@ mod log;
 
 pub(crate) use entries::Entries;
 pub(crate) use entry::{LogEntry, checkpoint_bytes_max};
-pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys};
+#[cfg(test)]
+pub(crate) use keys::DROPPED_AT_ONCE;
+pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys, drop_in_pieces};
 pub(crate) use log::Log;
 
 use crate::journal::Moved;

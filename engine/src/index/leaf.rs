@@ -52,6 +52,12 @@ impl Leaf {
         end(&self.0) + SLOT * self.count()
     }
 
+    /// A reference that does not keep it.
+    #[cfg(test)]
+    pub(super) fn downgrade(&self) -> std::sync::Weak<[u8]> {
+        Arc::downgrade(&self.0)
+    }
+
     /// Bytes that it occupies.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {

@@ -28,10 +28,14 @@ mod separators;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod watch;
 
 pub use builder::{Builder, Unordered};
 pub use iter::{Item, Iter};
 pub use remains::Remains;
+#[cfg(test)]
+pub(crate) use watch::Watch;
 
 use leaf::Leaf;
 use node::{Inner, Node};

@@ -1,7 +1,9 @@
-//! A file in memory for unit tests. Its operations are done when they begin.
+//! Files in memory for unit tests. Their operations are done when they begin.
 
-use super::{AlignedBuf, Device, FileKind, IoFuture, OpenFile};
+use super::{AlignedBuf, Device, Directory, FileKind, IoFuture, OpenFile, SUPERBLOCK_BYTES};
+use crate::types::Geometry;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
@@ -38,5 +40,34 @@ impl Device for Memory {
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
         Box::pin(ready(Ok(())))
+    }
+}
+
+pub(crate) struct MemoryDirectory(BTreeMap<FileKind, Arc<Memory>>);
+
+impl MemoryDirectory {
+    pub(crate) fn new(geometry: &Geometry) -> MemoryDirectory {
+        let bytes = |kind| match kind {
+            FileKind::Superblock => SUPERBLOCK_BYTES,
+            FileKind::Journal => geometry.journal_bytes,
+            FileKind::Checkpoint0 | FileKind::Checkpoint1 => geometry.checkpoint_bytes,
+            FileKind::Data => geometry.data_bytes,
+        };
+        let file = |kind| (kind, Memory::new(vec![0; bytes(kind) as usize]));
+        MemoryDirectory(FileKind::ALL.into_iter().map(file).collect())
+    }
+}
+
+impl Directory for MemoryDirectory {
+    fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
+        Ok(self.0[&kind].clone())
+    }
+
+    fn location(&self) -> String {
+        "memory".into()
+    }
+
+    fn backend(&self) -> &'static str {
+        "memory"
     }
 }

@@ -22,7 +22,7 @@ use crate::journal::{self, Payload, Ring};
 use crate::space::{References, SpaceMap};
 use crate::state::{
     Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Scarcity, Shared, Signals, State,
-    UnsyncedAckFlag, WriteProgress,
+    UnsyncedAckFlag, WriteProgress, free_ended_views,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Mode, Options, ValueRef};
@@ -64,6 +64,7 @@ impl Engine {
         shared.spawn(Writer::new(shared.clone()).run());
         shared.spawn(syncer::run(shared.clone()));
         shared.spawn(Compactor::new(shared.clone()).run());
+        shared.spawn(free_ended_views(shared.clone()));
         Ok(Engine::new(shared))
     }
 }
@@ -319,6 +320,7 @@ fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
         failed: None,
         failed_sync: None,
         checkpoints,
+        ended_views: Vec::new(),
     }
 }
 

@@ -27,9 +27,11 @@ pub(crate) use queue::{Done, MovedValue, Op, Pending, Queue, Queued};
 pub(crate) use scarcity::Scarcity;
 pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
 pub use view::View;
+pub(crate) use view::free_ended_views;
 
 use crate::error::{Error, Result};
 use crate::group::Group;
+use crate::index::Remains;
 use crate::io::{FileKind, IoDeadlines, OpenFile};
 use crate::journal::Ring;
 use crate::space::SpaceMap;
@@ -60,6 +62,8 @@ pub(crate) struct State {
     /// A write or sync failed; says whether the superblock records it.
     pub failed_sync: Option<FailureRecord>,
     pub checkpoints: Checkpoints,
+    /// Keys that ended views alone held, to be freed.
+    pub ended_views: Vec<Remains>,
 }
 
 /// Whether the superblock records that a write or sync failed.

@@ -2,16 +2,18 @@
 
 use super::Shared;
 use crate::error::Result;
-use crate::group::Keys;
+use crate::group::{Keys, drop_in_pieces};
 use crate::types::{GroupId, KeyEntry, ListPage, ListQuery, LogId, SharedImage};
 use bytes::Bytes;
 use std::sync::Arc;
+
+/// The most ended views whose keys wait to be freed. Of a view beyond them all keys are freed at once.
+const ENDED_VIEWS: usize = 64;
 
 /// A consistent view of one group's keys, made in O(1). While it lives, no extent that it can reach
 /// is reused, so keep it no longer than a read, a page or a snapshot needs it.
 #[derive(Clone)]
 pub struct View {
-    keys: Keys,
     applied: Option<LogId>,
     image: Option<SharedImage>,
     pin: Arc<Pin>,
@@ -20,11 +22,37 @@ pub struct View {
 struct Pin {
     shared: Arc<Shared>,
     number: u64,
+    keys: Keys,
 }
 
 impl Drop for Pin {
+    /// Frees one piece of what the view alone held, and leaves the rest to [`free_ended_views`]:
+    /// the caller shares its thread with others.
     fn drop(&mut self) {
-        self.shared.state.lock().space.view_ends(self.number);
+        let mut remains = std::mem::take(&mut self.keys).drop_first_piece();
+        let mut state = self.shared.state.lock();
+        state.space.view_ends(self.number);
+        // That task ends with the engine.
+        let open = state.check_open().is_ok();
+        if remains.is_some() && open && state.ended_views.len() < ENDED_VIEWS {
+            state.ended_views.extend(remains.take());
+            drop(state);
+            self.shared.signals.changed.notify_waiters();
+        }
+    }
+}
+
+/// Frees what ended views alone held, in pieces, until the engine is closed or fails.
+pub(crate) async fn free_ended_views(shared: Arc<Shared>) {
+    let next = |shared: &Shared| {
+        let mut state = shared.state.lock();
+        match state.ended_views.pop() {
+            Some(remains) => Some(Some(remains)),
+            None => state.check_open().is_err().then_some(None),
+        }
+    };
+    while let Some(remains) = shared.wait_until(next).await {
+        drop_in_pieces(remains).await;
     }
 }
 
@@ -33,11 +61,11 @@ impl View {
         let mut state = shared.state.lock();
         let number = state.space.view_begins();
         let group = state.groups.get(&group);
+        let keys = group.map(|g| g.keys.clone()).unwrap_or_default();
         View {
-            keys: group.map(|g| g.keys.clone()).unwrap_or_default(),
             applied: group.and_then(|g| g.applied),
             image: group.and_then(|g| g.image.clone()),
-            pin: Arc::new(Pin { shared: shared.clone(), number }),
+            pin: Arc::new(Pin { shared: shared.clone(), number, keys }),
         }
     }
 
@@ -53,27 +81,27 @@ impl View {
 
     /// Number of keys.
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.pin.keys.len()
     }
 
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
-        self.keys.len() == 0
+        self.pin.keys.len() == 0
     }
 
     /// A key's state.
     pub fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        self.keys.get(key)
+        self.pin.keys.get(key)
     }
 
     /// Every key with its state, in order; no I/O.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], KeyEntry)> {
-        self.keys.iter()
+        self.pin.keys.iter()
     }
 
     /// A page of keys; no I/O.
     pub fn list(&self, query: &ListQuery) -> ListPage {
-        self.keys.list(query)
+        self.pin.keys.list(query)
     }
 
     /// Reads a value of this view and checks it against its hash.
@@ -104,5 +132,84 @@ impl View {
         let values: Vec<_> =
             entries.iter().map(|entry| (entry.value.clone(), entry.version)).collect();
         self.pin.shared.read_all_quietly(&values, |read| read.is_ok()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::group::DROPPED_AT_ONCE;
+    use crate::index::Watch;
+    use crate::io::memory::MemoryDirectory;
+    use crate::state::{Engine, View};
+    use crate::types::{
+        Change, Geometry, GroupId, Identity, KernelBootId, LogId, Mode, NewEntry, Options, Promise,
+        Transition,
+    };
+    use bytes::Bytes;
+    use std::sync::Arc;
+
+    const GROUP: GroupId = GroupId(0);
+    /// Keys so long that few share a leaf.
+    const KEYS: usize = 9_000;
+    const KEY_BYTES: usize = 600;
+
+    async fn apply(engine: &Engine, index: u64, values: usize, changes: Vec<Change>) {
+        let id = LogId { term: 1, index };
+        let entry = NewEntry { id, meta: Bytes::new(), values: vec![Bytes::new(); values] };
+        engine.append(GROUP, vec![entry], Promise::Mode, Box::new(|_| ())).await.unwrap();
+        engine
+            .apply(GROUP, vec![Transition { applied: id, changes }], Arc::new(Vec::new()))
+            .unwrap();
+    }
+
+    /// A view of keys that are all deleted since, and its nodes.
+    async fn view_of_deleted_keys() -> (Engine, View, Watch) {
+        let geometry =
+            Geometry { journal_bytes: 2 << 20, checkpoint_bytes: 16 << 20, data_bytes: 4 << 20 };
+        let identity = Identity { cluster: "test".into(), slot: 1, incarnation: 7 };
+        let directory = MemoryDirectory::new(&geometry);
+        Engine::format(&directory, geometry, &identity).await.unwrap();
+        let options = Options::new(Mode::Replicated, KernelBootId(1), 1);
+        let engine = Engine::open(Arc::new(directory), None, options).await.unwrap();
+        let key = |number: usize| Bytes::from(format!("{number:0KEY_BYTES$}"));
+        let at_once = 1000;
+        for (first, index) in (0..KEYS).step_by(at_once).zip(1..) {
+            let put = |value| Change::Put { key: key(first + value), value };
+            apply(&engine, index, at_once, (0..at_once).map(put).collect()).await;
+        }
+        let view = engine.view(GROUP);
+        let nodes = view.pin.keys.watch();
+        let delete = |number| Change::Delete { key: key(number) };
+        apply(&engine, (KEYS / at_once) as u64 + 1, 0, (0..KEYS).map(delete).collect()).await;
+        assert!(nodes.alive() > 2 * DROPPED_AT_ONCE, "{} nodes", nodes.alive());
+        (engine, view, nodes)
+    }
+
+    /// The story: a reader held a view while all keys were overwritten. When it ended, the view
+    /// freed its tree at once: 35 ms for ten million keys, in which the thread served nobody else.
+    #[tokio::test]
+    async fn what_an_ended_view_alone_held_is_freed_in_bounded_pieces() {
+        let (_engine, view, nodes) = view_of_deleted_keys().await;
+        let all = nodes.alive();
+        drop(view.clone());
+        assert_eq!(nodes.alive(), all, "another copy of the view is left");
+        drop(view);
+        let (mut alive, mut pieces) = (nodes.alive(), 1);
+        assert_eq!(alive, all - DROPPED_AT_ONCE);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            let before = std::mem::replace(&mut alive, nodes.alive());
+            assert!(before - alive <= DROPPED_AT_ONCE, "{} nodes at once", before - alive);
+            pieces += usize::from(before > alive);
+        }
+        assert_eq!((alive, pieces), (0, all.div_ceil(DROPPED_AT_ONCE)));
+    }
+
+    #[tokio::test]
+    async fn a_view_that_outlives_its_engine_leaves_nothing() {
+        let (engine, view, nodes) = view_of_deleted_keys().await;
+        engine.close().await.unwrap();
+        drop(view);
+        assert_eq!(nodes.alive(), 0);
     }
 }
