@@ -132,6 +132,21 @@ pub enum Error {
         message: String,
     },
 
+    /// The servers do not know this client: it has no certificate and no token, or a token that
+    /// they do not know. Nothing was done.
+    #[error("{message}")]
+    Unauthenticated {
+        /// The server's message.
+        message: String,
+    },
+
+    /// No role of this client allows the request. Nothing was done.
+    #[error("{message}")]
+    PermissionDenied {
+        /// The server's message: who asked, what is not allowed, and what would allow it.
+        message: String,
+    },
+
     /// The request is invalid: an empty batch, or the server refused it.
     #[error("invalid request: {0}")]
     InvalidRequest(String),
@@ -155,6 +170,11 @@ impl Error {
     /// Whether a condition of the write did not hold.
     pub fn is_condition_failed(&self) -> bool {
         matches!(self, Error::ConditionFailed { .. })
+    }
+
+    /// Whether the servers do not know this client, or do not allow it the request.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Error::Unauthenticated { .. } | Error::PermissionDenied { .. })
     }
 
     /// Whether the same request may succeed later, unchanged. This does not say that it is safe to

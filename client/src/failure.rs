@@ -72,6 +72,10 @@ impl Failure {
                 limit: detail.limit,
                 actual: detail.actual,
             }),
+            Reason::Unauthenticated => Failure::Refused(Error::Unauthenticated { message: why() }),
+            Reason::PermissionDenied => {
+                Failure::Refused(Error::PermissionDenied { message: why() })
+            }
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
                 Failure::Lost { why: why(), timed_out: false }
             }
@@ -219,6 +223,7 @@ mod tests {
             "not_leader" => seed(Code::FailedPrecondition, Reason::NotLeader),
             "too_large" => seed(Code::InvalidArgument, Reason::RequestTooLarge),
             "overloaded" => seed(Code::ResourceExhausted, Reason::Overloaded),
+            "denied" => seed(Code::PermissionDenied, Reason::PermissionDenied),
         )
         .for_each(|bytes| {
             let Some((code, encoded)) = bytes.split_first() else { return };

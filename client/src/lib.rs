@@ -39,6 +39,8 @@
 //!   found, so that `?` never lets a refused write pass as an applied one.
 //! - **A dead or hung node costs little**: the client remembers the leader, follows hints, skips a
 //!   failed node for a while, and learns the other members from any node that answers.
+//! - **An operator's calls are apart** ([`Client::operator`]), so that an application does not reach
+//!   them by accident.
 //! - Nothing here panics, and the interface has no type of a transport library.
 //!
 //! # How a request is served
@@ -68,6 +70,7 @@ mod limits;
 mod list;
 mod multiplexed;
 mod node;
+mod operator;
 mod options;
 mod pool;
 #[doc(hidden)]
@@ -87,6 +90,7 @@ pub use client::Client;
 pub use error::Error;
 pub use list::{ListOptions, Page, Pages};
 pub use node::PROTOCOL;
+pub use operator::{Operator, OperatorCall};
 pub use options::Options;
 pub use read::ReadOptions;
 pub use scrub::{ScrubAction, ScrubStatus};

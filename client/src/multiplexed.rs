@@ -13,8 +13,9 @@ use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
+use crate::options::Token;
 use crate::proto::{self, answer, call};
 
 /// Requests in one message.
@@ -45,10 +46,10 @@ pub(crate) struct MultiplexedStream {
 }
 
 impl MultiplexedStream {
-    /// A multiplexed stream over the connection of `stub`.
-    pub(crate) fn new(stub: UnaryStub) -> MultiplexedStream {
+    /// A multiplexed stream over the connection of `stub`. `token` says who opens it.
+    pub(crate) fn new(stub: UnaryStub, token: Option<Token>) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
-        tokio::spawn(drive(stub, queue));
+        tokio::spawn(drive(stub, token, queue));
         MultiplexedStream { calls: Arc::new(calls) }
     }
 
@@ -70,14 +71,22 @@ fn lost() -> Status {
 }
 
 /// Runs the stream until every handle is dropped or the stream breaks.
-async fn drive(mut stub: UnaryStub, mut queue: mpsc::UnboundedReceiver<QueuedCall>) {
+async fn drive(
+    mut stub: UnaryStub,
+    token: Option<Token>,
+    mut queue: mpsc::UnboundedReceiver<QueuedCall>,
+) {
     let mut queued = Vec::with_capacity(MAX_CALLS);
     if queue.recv_many(&mut queued, MAX_CALLS).await == 0 {
         return;
     }
     let (outlet, mut messages) = mpsc::channel(WINDOW);
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
-    let mut answers = match stub.multiplex(stream).await {
+    let mut request = Request::new(stream);
+    if let Some(token) = token {
+        token.add_to(&mut request);
+    }
+    let mut answers = match stub.multiplex(request).await {
         Ok(answers) => answers.into_inner(),
         Err(status) => {
             for call in queued {

@@ -16,8 +16,9 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
 use crate::convert::describe;
+use crate::failure::Failure;
 use crate::multiplexed::{MultiplexedStream, UnaryStub};
-use crate::options::Options;
+use crate::options::{Options, Token};
 use crate::proto;
 use crate::random::Random;
 
@@ -28,15 +29,29 @@ pub const PROTOCOL: u32 = 1;
 #[derive(Clone)]
 pub(crate) struct Stub {
     pub(crate) unary: UnaryStub,
+    pub(crate) operator: proto::operator_client::OperatorClient<Channel>,
     multiplexed: MultiplexedStream,
+    token: Option<Token>,
 }
 
 impl Stub {
-    fn new(channel: Channel) -> Stub {
-        let unary = UnaryStub::new(channel)
+    fn new(channel: Channel, token: Option<Token>) -> Stub {
+        let unary = UnaryStub::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        Stub { multiplexed: MultiplexedStream::new(unary.clone()), unary }
+        let operator = proto::operator_client::OperatorClient::new(channel);
+        let multiplexed = MultiplexedStream::new(unary.clone(), token.clone());
+        Stub { multiplexed, unary, operator, token }
+    }
+
+    /// A request of this client that the server works on no longer than `timeout`.
+    pub(crate) fn request<M>(&self, message: M, timeout: Duration) -> Request<M> {
+        let mut request = Request::new(message);
+        request.set_timeout(timeout);
+        if let Some(token) = &self.token {
+            token.add_to(&mut request);
+        }
+        request
     }
 
     pub(crate) async fn write(
@@ -66,23 +81,17 @@ impl Stub {
         request: proto::ListRequest,
         timeout: Duration,
     ) -> Result<proto::ListResponse, Status> {
-        self.unary.list(within(request, timeout)).await.map(Response::into_inner)
+        let request = self.request(request, timeout);
+        self.unary.list(request).await.map(Response::into_inner)
     }
 
     pub(crate) async fn hello(
         &mut self,
         timeout: Duration,
     ) -> Result<proto::HelloResponse, Status> {
-        let request = proto::HelloRequest { protocol: PROTOCOL };
-        self.unary.hello(within(request, timeout)).await.map(Response::into_inner)
+        let request = self.request(proto::HelloRequest { protocol: PROTOCOL }, timeout);
+        self.unary.hello(request).await.map(Response::into_inner)
     }
-}
-
-/// A request that the server works on no longer than `timeout`.
-pub(crate) fn within<M>(message: M, timeout: Duration) -> Request<M> {
-    let mut request = Request::new(message);
-    request.set_timeout(timeout);
-    request
 }
 
 /// Each side must accept what the other may send. The server's largest request and page are well
@@ -207,12 +216,14 @@ impl Node {
 
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
         let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
-        let mut first = Stub::new(channel);
-        let hello =
-            first.hello(options.connect_timeout).await.map_err(|status| match status.code() {
-                Code::FailedPrecondition => self.mismatch(status.message().to_owned()),
+        let mut first = Stub::new(channel, options.token.clone());
+        let hello = first.hello(options.connect_timeout).await.map_err(|status| {
+            match (status.code(), Failure::of(&status)) {
+                (_, Failure::Refused(refused)) if refused.is_denied() => refused,
+                (Code::FailedPrecondition, _) => self.mismatch(status.message().to_owned()),
                 _ => self.unavailable(format!("hello: {}", describe(&status))),
-            })?;
+            }
+        })?;
         if hello.protocol != PROTOCOL {
             let message = format!(
                 "the server speaks version {} of the client protocol, this client speaks {PROTOCOL}",
@@ -221,7 +232,7 @@ impl Node {
             return Err(self.mismatch(message));
         }
         let others = (1..options.connections_per_node)
-            .map(|_| Stub::new(self.endpoint.connect_lazy()))
+            .map(|_| Stub::new(self.endpoint.connect_lazy(), options.token.clone()))
             .collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }

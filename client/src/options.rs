@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use crate::Error;
+
 /// The most writes that one client keeps in flight. The servers keep the results of 1024 per
 /// session.
 pub(crate) const MAX_IN_FLIGHT: usize = 512;
@@ -32,6 +37,17 @@ pub struct Options {
     pub(crate) connections_per_node: usize,
     pub(crate) max_in_flight: usize,
     pub(crate) seed: Option<u64>,
+    pub(crate) token: Option<Token>,
+}
+
+/// What a client proves its name with: the value of `authorization`, which no `Debug` shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Token(MetadataValue<Ascii>);
+
+impl Token {
+    pub(crate) fn add_to<M>(&self, request: &mut Request<M>) {
+        request.metadata_mut().insert("authorization", self.0.clone());
+    }
 }
 
 impl Default for Options {
@@ -47,6 +63,7 @@ impl Default for Options {
             connections_per_node: 1,
             max_in_flight: MAX_IN_FLIGHT,
             seed: None,
+            token: None,
         }
     }
 }
@@ -118,6 +135,26 @@ impl Options {
     pub fn max_in_flight(mut self, writes: usize) -> Self {
         self.max_in_flight = writes.clamp(1, MAX_IN_FLIGHT);
         self
+    }
+
+    /// The token by which the servers know this client, as `cairn access token` printed it. Without
+    /// one they know it by its certificate. Use it only over connections that are encrypted.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`] if it is empty or has characters that no token has.
+    pub fn token(mut self, token: impl AsRef<str>) -> Result<Self, Error> {
+        let token = token.as_ref().trim();
+        let value = Some(format!("Bearer {token}")).filter(|_| !token.is_empty());
+        let value: Option<MetadataValue<Ascii>> = value.and_then(|value| value.parse().ok());
+        let invalid = || {
+            Error::InvalidOptions(
+                "the token is empty, or has characters that no token has".to_owned(),
+            )
+        };
+        let mut value = value.ok_or_else(invalid)?;
+        value.set_sensitive(true);
+        self.token = Some(Token(value));
+        Ok(self)
     }
 
     /// Seeds everything random in the client, for simulations. Default: a seed of the operating

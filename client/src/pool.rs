@@ -94,6 +94,7 @@ impl Pool {
                 Err(error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. })) => {
                     return Err(error);
                 }
+                Err(error) if error.is_denied() => return Err(error),
                 Err(Error::Unavailable { last_error, .. }) => last = last_error,
                 Err(error) => last = error.to_string(),
             }

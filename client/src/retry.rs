@@ -94,6 +94,7 @@ impl Attempts {
                 )) => {
                     return Err(error);
                 }
+                Ok(Err(error)) if error.is_denied() => return Err(error),
                 Ok(Err(Error::Unavailable { last_error, .. })) => last_error,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no connection before the deadline".to_owned(),

@@ -3,11 +3,8 @@
 
 use std::time::Duration;
 
-use tonic::Response;
-
-use crate::node::{Stub, within};
+use crate::proto;
 use crate::proto::scrub_request::Action;
-use crate::{Client, Error, proto};
 
 /// What a node's scrubber should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,23 +46,6 @@ pub struct ScrubStatus {
     pub repaired: u64,
     /// Failed attempts to repair such damage.
     pub unrepairable: u64,
-}
-
-impl Client {
-    /// Tells the scrubber of the node at `endpoint` (`host:port`) what to do, and returns its
-    /// status after that. Asks the node once; no leader is needed.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
-    /// an address.
-    pub async fn scrub(&self, endpoint: &str, action: ScrubAction) -> Result<ScrubStatus, Error> {
-        let request = proto::ScrubRequest { action: action as i32 };
-        let call = |mut stub: Stub, timeout| async move {
-            stub.unary.scrub(within(request, timeout)).await.map(Response::into_inner)
-        };
-        let answer = self.ask_one(endpoint, call).await?;
-        Ok(answer.scrub.map(scrub_status).unwrap_or_default())
-    }
 }
 
 pub(crate) fn scrub_status(scrub: proto::Scrub) -> ScrubStatus {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use tonic::Response;
 
-use crate::node::{Node, Stub, normalize, within};
+use crate::failure::Failure;
+use crate::node::{Node, Stub, normalize};
+use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
@@ -71,6 +73,9 @@ pub struct NodeStatus {
     pub last_unsafe_recovery_index: u64,
     /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
+    /// The latest calls of operators to the node since it started, the oldest first. Its log has
+    /// all of them.
+    pub operator_calls: Vec<OperatorCall>,
 }
 
 /// The state of a node's storage.
@@ -141,37 +146,10 @@ impl Client {
     /// an address.
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
         let call = |mut stub: Stub, timeout| async move {
-            let request = within(proto::StatusRequest {}, timeout);
+            let request = stub.request(proto::StatusRequest {}, timeout);
             stub.unary.status(request).await.map(Response::into_inner)
         };
         self.ask_one(endpoint, call).await.map(node_status)
-    }
-
-    /// Sends the unsafe-recovery grant to the node at `endpoint`: an operator accepts the loss of
-    /// what no member holds. The node may then vote for `candidate` in this boot epoch
-    /// ([`NodeStatus::boot_epoch`]), and for no other.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if it does not answer; [`Error::InvalidRequest`] with its reason if
-    /// it refuses.
-    pub async fn unsafe_recovery(
-        &self,
-        endpoint: &str,
-        candidate: u64,
-        boot_epoch: (u64, u64),
-    ) -> Result<(), Error> {
-        let (boot_epoch, boot_nonce) = boot_epoch;
-        let request = proto::UnsafeRecoveryRequest { candidate, boot_epoch, boot_nonce };
-        let call = |mut stub: Stub, timeout| async move {
-            match stub.unary.unsafe_recovery(within(request, timeout)).await {
-                Err(status) if status.code() == tonic::Code::FailedPrecondition => {
-                    Ok(Err(status.message().to_owned()))
-                }
-                answer => answer.map(|_| Ok(())),
-            }
-        };
-        let refused = |reason| Error::InvalidRequest(format!("{endpoint}: {reason}"));
-        self.ask_one(endpoint, call).await?.map_err(refused)
     }
 
     /// Asks one node once.
@@ -191,8 +169,10 @@ impl Client {
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
-        let failed =
-            |status: tonic::Status| Error::unavailable(endpoint, convert::describe(&status));
+        let failed = |status: tonic::Status| match Failure::of(&status) {
+            Failure::Refused(refused) if refused.is_denied() => refused,
+            _ => Error::unavailable(endpoint, convert::describe(&status)),
+        };
         let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
         let late = || Err(Error::unavailable(&address, format!("no answer within {timeout:?}")));
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
@@ -243,6 +223,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         unsafe_recoveries: status.unsafe_recoveries,
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
+        operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
     }
 }
 
@@ -304,6 +285,7 @@ mod tests {
             durability: Some(durability),
             uptime_ms: 5,
             scrub: Some(proto::Scrub { elapsed_s: 5, ..Default::default() }),
+            operator_calls: vec![proto::OperatorCall { ago_ms: 5, ..Default::default() }],
             ..Default::default()
         };
         cairn_fuzz::target!("status" => seed.encode_to_vec()).for_each(|bytes| {
@@ -318,6 +300,7 @@ mod tests {
             assert_eq!(status.leader, told.leader.map(|leader| leader.client_address));
             assert_eq!(status.stopped_reason.unwrap_or_default(), told.stopped_reason);
             assert_eq!(status.members.len(), told.members.len());
+            assert_eq!(status.operator_calls.len(), told.operator_calls.len());
             assert_eq!(status.storage.is_some(), told.storage.is_some());
         });
     }

@@ -12,6 +12,7 @@
 //! is part of the binary or of the simulation.
 #![forbid(unsafe_code)]
 
+pub mod access;
 #[doc(hidden)]
 pub mod admission;
 mod compose;

@@ -35,6 +35,21 @@ pub(crate) enum Method {
     Scrub,
 }
 
+impl Method {
+    /// Its name in the audit.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Method::Hello => "hello",
+            Method::Write => "write",
+            Method::Get => "get",
+            Method::List => "list",
+            Method::Status => "status",
+            Method::UnsafeRecovery => "unsafe-recovery",
+            Method::Scrub => "scrub",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MethodLabels {
     method: Method,

@@ -1,32 +1,55 @@
-//! The account that a read is charged to: that of its connection, if the transport says which
-//! connection that is.
+//! Who makes a request, and the account that it is charged to: that of the client's name, or of its
+//! connection if the client has no name.
 //!
 //! What holds here: when an answer goes to the transport, its charge goes with it. Without a
 //! transport that takes charges, a charge ends with the read.
 
 use super::memory::{Charge, NotAdmitted, Outbox, Reader};
+use super::shares::Owner;
 use super::{deadline, refusal};
+use crate::access::{Identity, Need};
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Response, Status};
 
-/// The connection that a request came over.
+/// The client that makes a request, and the connection that the request came over.
 #[derive(Clone)]
 pub(crate) struct Caller {
+    identity: Identity,
     reader: Reader,
     outbox: Option<Outbox>,
 }
 
 impl Caller {
-    /// The caller of a request. `unknown` is charged if the transport did not say which connection
-    /// it came over.
-    pub(crate) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
-        match request.extensions().get::<Option<Reader>>() {
-            Some(Some(reader)) => {
-                Caller { reader: reader.clone(), outbox: Some(Outbox::default()) }
-            }
-            _ => Caller { reader: unknown.clone(), outbox: None },
-        }
+    /// The caller of a request with these extensions. `unknown` is charged if the transport did not
+    /// say which connection it came over.
+    pub(crate) fn of(identity: Identity, extensions: &Extensions, unknown: &Reader) -> Caller {
+        let connection = extensions.get::<Option<Reader>>().cloned().flatten();
+        let (known, reader) = (connection.is_some(), connection.unwrap_or_else(|| unknown.clone()));
+        let owner = Owner::of(&identity, reader.owner());
+        let reader = reader.owned_by(owner);
+        let outbox = known.then(|| Outbox::of(reader.clone()));
+        Caller { identity, reader, outbox }
+    }
+
+    /// The same connection, with another identity: the roles may have changed.
+    pub(crate) fn with_identity(self, identity: Identity) -> Caller {
+        Caller { identity, ..self }
+    }
+
+    /// Refuses the request if the caller may not do this.
+    pub(crate) fn may(&self, need: Need<'_>) -> Result<(), Status> {
+        self.identity.may(need).map_err(refusal::denied)
+    }
+
+    /// Who it is.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whose account it is.
+    pub(crate) fn owner(&self) -> Owner {
+        self.reader.owner()
     }
 
     /// A charge of `bytes`, if they fit at once.

@@ -5,9 +5,10 @@
 //! | file | decides |
 //! |---|---|
 //! | `validate` | what a request may be |
+//! | `shares` | how a capacity is shared between clients |
 //! | `writes` | how many writes are under way, and how many bytes |
 //! | `memory` | what reads and their answers may take |
-//! | `caller` | which connection's account a read is charged to |
+//! | `caller` | whose account a request is charged to |
 //! | `deadline` | how long a request is worked on |
 //! | `refusal` | the error that a refused client gets |
 
@@ -15,5 +16,6 @@ pub(crate) mod caller;
 pub(crate) mod deadline;
 pub mod memory;
 pub(crate) mod refusal;
+mod shares;
 pub(crate) mod validate;
 pub(crate) mod writes;

@@ -1,6 +1,7 @@
 //! Error statuses: a gRPC code, a sentence that names the input and what to do, and an
 //! [`ErrorDetail`] in the trailing metadata for programs.
 
+use crate::access::Denied;
 use crate::config::NodeConfig;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
@@ -33,15 +34,27 @@ pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: 
     detail.into_status(Code::InvalidArgument, message)
 }
 
+/// The refusal of a request that its caller may not make.
+pub(crate) fn denied(denied: Denied) -> Status {
+    let (reason, code) = match denied {
+        Denied::Lacks { .. } => (Reason::PermissionDenied, Code::PermissionDenied),
+        Denied::Nobody | Denied::Malformed | Denied::UnknownToken => {
+            (Reason::Unauthenticated, Code::Unauthenticated)
+        }
+    };
+    detail(reason).into_status(code, denied.to_string())
+}
+
 /// Too many requests under way; nothing was proposed.
-pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
+pub(crate) fn overloaded(what: &str, under_way: usize, limit: usize) -> Status {
     let detail = ErrorDetail {
         limit: limit as u64,
         retry_after_ms: OVERLOADED_RETRY_MS,
         ..detail(Reason::Overloaded)
     };
     let message = format!(
-        "overloaded: {limit} {what} of writes are under way; nothing was proposed, retry after {OVERLOADED_RETRY_MS} ms"
+        "overloaded: {under_way} of at most {limit} {what} of writes are under way, and a client may have as many as remain free; \
+         nothing was proposed, retry after {OVERLOADED_RETRY_MS} ms"
     );
     detail.into_status(Code::ResourceExhausted, message)
 }

@@ -1,50 +1,62 @@
 //! Bounds the writes under way, in number and in bytes. Load beyond the cluster's capacity is
-//! refused at once instead of queued without limit.
+//! refused at once instead of queued without limit. A client holds at most as much of either as
+//! remains free ([`super::shares`]), so that one alone cannot take all.
 
 use super::refusal;
+use super::shares::{Owner, Shares};
 use crate::config::Limits;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
-
-/// Bytes are counted in units of this many, because a semaphore counts to `u32`.
-const UNIT_BYTES: usize = 1024;
 
 /// The writes under way.
 pub(crate) struct Admission {
-    writes: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    under_way: Arc<Mutex<UnderWay>>,
     max_writes: usize,
     max_bytes: usize,
 }
 
+struct UnderWay {
+    writes: Shares,
+    bytes: Shares,
+}
+
 /// Admission of one write. Dropping it frees its capacity.
 pub(crate) struct WritePermit {
-    _write: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
+    under_way: Arc<Mutex<UnderWay>>,
+    owner: Owner,
+    bytes: usize,
 }
 
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Admission {
-        let units = (limits.max_in_flight_bytes / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Admission {
-            writes: Arc::new(Semaphore::new(limits.max_in_flight_writes)),
-            bytes: Arc::new(Semaphore::new(units)),
-            max_writes: limits.max_in_flight_writes,
-            max_bytes: limits.max_in_flight_bytes,
-        }
+        let (max_writes, max_bytes) = (limits.max_in_flight_writes, limits.max_in_flight_bytes);
+        let under_way = UnderWay { writes: Shares::new(max_writes), bytes: Shares::new(max_bytes) };
+        Admission { under_way: Arc::new(Mutex::new(under_way)), max_writes, max_bytes }
     }
 
     /// Admits a write of `bytes`, or refuses it with OVERLOADED at once.
-    pub(crate) fn enter(&self, bytes: usize) -> Result<WritePermit, Status> {
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let write = Arc::clone(&self.writes)
-            .try_acquire_owned()
-            .map_err(|_| refusal::overloaded("requests", self.max_writes))?;
-        let bytes = Arc::clone(&self.bytes)
-            .try_acquire_many_owned(units)
-            .map_err(|_| refusal::overloaded("bytes", self.max_bytes))?;
-        Ok(WritePermit { _write: write, _bytes: bytes })
+    pub(crate) fn enter(&self, owner: Owner, bytes: usize) -> Result<WritePermit, Status> {
+        let mut under_way = self.under_way.lock();
+        let UnderWay { writes, bytes: held } = &mut *under_way;
+        if !writes.fits(owner, 1) {
+            return Err(refusal::overloaded("requests", writes.held(), self.max_writes));
+        }
+        if !held.fits(owner, bytes) {
+            return Err(refusal::overloaded("bytes", held.held(), self.max_bytes));
+        }
+        writes.take(owner, 1);
+        held.take(owner, bytes);
+        drop(under_way);
+        Ok(WritePermit { under_way: Arc::clone(&self.under_way), owner, bytes })
+    }
+}
+
+impl Drop for WritePermit {
+    fn drop(&mut self) {
+        let mut under_way = self.under_way.lock();
+        under_way.writes.release(self.owner, 1);
+        under_way.bytes.release(self.owner, self.bytes);
     }
 }
 
@@ -52,6 +64,9 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::config::NodeConfig;
+
+    const ADA: Owner = Owner::Name(1);
+    const BEN: Owner = Owner::Connection(1);
 
     fn admission(writes: usize, bytes: usize) -> Admission {
         let members =
@@ -67,21 +82,43 @@ mod tests {
 
     #[test]
     fn more_writes_than_the_bound_are_overloaded_until_one_ends() {
-        let admission = admission(2, 1 << 20);
-        let (first, _second) = (admission.enter(1).expect("one"), admission.enter(1).expect("two"));
-        let status = admission.enter(1).err().expect("three");
+        let admission = admission(4, 1 << 20);
+        let first = admission.enter(ADA, 1).expect("one");
+        let _second = admission.enter(ADA, 1).expect("two");
+        let status = admission.enter(ADA, 1).err().expect("half of them are one client's");
         assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-        assert!(status.message().contains("2 requests"), "{}", status.message());
+        assert!(status.message().contains("2 of at most 4 requests"), "{}", status.message());
+        let _third = admission.enter(BEN, 1).expect("another client's");
         drop(first);
-        assert!(admission.enter(1).is_ok());
+        assert!(admission.enter(ADA, 1).is_ok());
     }
 
     #[test]
     fn more_bytes_than_the_bound_are_overloaded_and_take_no_capacity() {
-        let admission = admission(2, 1 << 20);
+        let admission = admission(8, 100);
+        let held = admission.enter(ADA, 50).expect("half");
         for _ in 0..3 {
-            assert!(admission.enter((1 << 20) + 1).is_err());
+            let status = admission.enter(ADA, 1).err().expect("no more than half");
+            assert!(status.message().contains("50 of at most 100 bytes"), "{}", status.message());
+            assert!(admission.enter(BEN, 26).is_err());
         }
-        assert!(admission.enter(1 << 20).is_ok());
+        drop(admission.enter(BEN, 25).expect("half of the rest"));
+        drop(held);
+        assert!(admission.enter(ADA, 101).is_ok(), "alone");
+    }
+
+    /// The story: one client filled the bound with writes that waited for a quorum, and the puts of
+    /// all others were refused.
+    #[test]
+    fn a_small_put_is_admitted_however_many_writes_other_clients_have_under_way() {
+        let admission = admission(4096, 64 << 20);
+        let mut held = Vec::new();
+        for greedy in 0..3 {
+            while let Ok(permit) = admission.enter(Owner::Name(greedy), 1 << 10) {
+                held.push(permit);
+            }
+        }
+        let small = (0..16).map(|_| admission.enter(BEN, 100)).collect::<Result<Vec<_>, _>>();
+        assert!(small.is_ok(), "beside {} writes of others", held.len());
     }
 }

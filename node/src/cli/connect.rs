@@ -6,11 +6,14 @@ use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
 use cairn_client::{Client, Options};
 use clap::Args;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Written by `cairn dev`.
 pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
+
+/// The environment variable with the client's token.
+const TOKEN_VARIABLE: &str = "CAIRN_TOKEN";
 
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
@@ -20,6 +23,11 @@ pub(crate) struct ConnectOptions {
     /// 127.0.0.1:7400
     #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS")]
     endpoints: Vec<String>,
+
+    /// File with the token that names this client to the servers. Default: the token in CAIRN_TOKEN, if
+    /// there is one
+    #[arg(long, value_name = "FILE", env = "CAIRN_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
 
     /// How long to try, all retries together
     #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
@@ -39,7 +47,20 @@ impl ConnectOptions {
 
     /// Options for a client.
     pub(crate) fn options(&self) -> Result<Options, UsageError> {
-        Ok(Options::new(self.endpoints()?).deadline(self.timeout))
+        let options = Options::new(self.endpoints()?).deadline(self.timeout);
+        match self.token()? {
+            Some(token) => options.token(token).map_err(|error| UsageError(error.to_string())),
+            None => Ok(options),
+        }
+    }
+
+    /// The client's token. A flag could be read by every user of the machine.
+    fn token(&self) -> Result<Option<String>, UsageError> {
+        let Some(path) = &self.token_file else {
+            return Ok(std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()));
+        };
+        let unreadable = |error| UsageError(format!("--token-file {}: {error}", path.display()));
+        std::fs::read_to_string(path).map(Some).map_err(unreadable)
     }
 
     /// A client like that, but for requests that take at most this long each.

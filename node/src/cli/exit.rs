@@ -19,7 +19,8 @@ Exit codes:
   6  unavailable: no node answered, no leader, or no answer in time; or an unsafe recovery needs a decision
   7  the cluster's storage is full; reads and deletes go on
   8  the value exists and cannot be read intact
-  9  no mode's promise can be kept in the directory";
+  9  no mode's promise can be kept in the directory
+ 10  not allowed: no certificate or token that the servers know, or no role that allows it";
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub(crate) enum Exit {
     StorageFull = 7,
     ValueUnreadable = 8,
     NothingJustified = 9,
+    NotAllowed = 10,
 }
 
 impl From<Exit> for ExitCode {
@@ -93,6 +95,9 @@ fn of_client(error: &ClientError) -> Exit {
         ClientError::ConditionFailed { .. } => Exit::ConditionFailed,
         ClientError::StorageFull { .. } => Exit::StorageFull,
         ClientError::ValueUnreadable { .. } => Exit::ValueUnreadable,
+        ClientError::Unauthenticated { .. } | ClientError::PermissionDenied { .. } => {
+            Exit::NotAllowed
+        }
         ClientError::InvalidKey { .. }
         | ClientError::ValueTooLarge { .. }
         | ClientError::RequestTooLarge { .. }
@@ -123,8 +128,9 @@ mod tests {
             Exit::StorageFull,
             Exit::ValueUnreadable,
             Exit::NothingJustified,
+            Exit::NotAllowed,
         ] {
-            assert!(TABLE.contains(&format!("\n  {}  ", exit as u8)), "{exit:?}");
+            assert!(TABLE.contains(&format!("\n{:3}  ", exit as u8)), "{exit:?}");
         }
     }
 

@@ -8,6 +8,8 @@ use tracing_subscriber::EnvFilter;
 /// Libraries whose log lines do not help an operator. openraft logs errors for what it retries and
 /// for its own end. Our code logs once what openraft cannot survive.
 const QUIET: &[&str] = &["openraft=off", "h2=warn", "hyper=warn", "tower=warn"];
+/// Operators' calls are logged at every level of the rest.
+const AUDIT: &str = "audit=info";
 
 /// Starts logging. Directives in the configuration override the defaults for libraries.
 pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
@@ -16,7 +18,7 @@ pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
     };
     let mut filter = EnvFilter::new("");
     let given = config.level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
-    for directive in QUIET.iter().copied().chain(given) {
+    for directive in QUIET.iter().copied().chain([AUDIT]).chain(given) {
         filter = filter.add_directive(directive.parse().map_err(|error| bad(&error))?);
     }
     let builder = tracing_subscriber::fmt()

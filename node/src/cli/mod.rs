@@ -1,5 +1,6 @@
 //! The command line: one file per command, and what they share.
 
+mod access;
 mod bench;
 mod bytes_text;
 mod completions;
@@ -87,6 +88,8 @@ enum Command {
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
     /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
+    /// Make tokens for clients
+    Access(access::AccessArgs),
     /// Show the server's configuration
     Config(config::ConfigArgs),
     /// Print a completion script for a shell
@@ -142,6 +145,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Members(args) => members::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
+        Command::Access(args) => access::run(args, output),
         Command::Config(args) => config::run(args, output),
         Command::Completions(args) => completions::run(&args),
     }

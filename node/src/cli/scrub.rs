@@ -61,15 +61,19 @@ pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit
     let mut answers: Vec<Answer> = join_all(endpoints.into_iter().map(|endpoint| {
         let client = &client;
         async move {
-            let answer = client.scrub(&endpoint, action).await;
+            let answer = client.operator().scrub(&endpoint, action).await;
             (endpoint, answer)
         }
     }))
     .await;
     answers.sort_by(|(a, _), (b, _)| a.cmp(b));
     output.either(|| answers.iter().map(as_json).collect(), || as_text(&answers))?;
-    let all = answers.iter().all(|(_, answer)| answer.is_ok());
-    Ok(if all { Exit::Done } else { Exit::Unavailable })
+    let failed = || answers.iter().filter_map(|(_, answer)| answer.as_ref().err());
+    Ok(match failed().count() {
+        0 => Exit::Done,
+        _ if failed().any(Error::is_denied) => Exit::NotAllowed,
+        _ => Exit::Unavailable,
+    })
 }
 
 fn as_json((endpoint, answer): &Answer) -> Value {
@@ -111,7 +115,8 @@ fn as_text(answers: &[Answer]) -> String {
         match answer {
             Ok(scrub) => rows.push(row(endpoint, scrub)),
             Err(reason) => {
-                rows.push(vec![endpoint.clone(), "unreachable".into()]);
+                let why = if reason.is_denied() { "not allowed" } else { "unreachable" };
+                rows.push(vec![endpoint.clone(), why.into()]);
                 notes.push(format!("{endpoint}: {reason}"));
             }
         }

@@ -3,7 +3,7 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table_with_notes};
-use cairn_client::{DurabilityStatus, Error, NodeStatus, StorageStatus};
+use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_engine::MemberState;
 use cairn_node::config::format_rounded;
 use cairn_node::{durability, promise};
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long one node may take. A node that is down must not delay the answers of the others.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Operators' calls of each node that the text shows. JSON has all that the node reports.
+const OPERATOR_CALLS: usize = 3;
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
@@ -37,7 +39,12 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
     output.either(|| answers.iter().map(as_json).collect(), || as_text(&answers))?;
     let has_leader =
         answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(|node| node.leader.is_some()));
-    Ok(if has_leader { Exit::Done } else { Exit::Unavailable })
+    let denied = answers.iter().any(|(_, answer)| answer.as_ref().is_err_and(Error::is_denied));
+    Ok(match has_leader {
+        _ if denied => Exit::NotAllowed,
+        true => Exit::Done,
+        false => Exit::Unavailable,
+    })
 }
 
 fn as_json((endpoint, answer): &Answer) -> Value {
@@ -66,9 +73,27 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "boot_epoch": node.boot_epoch.0,
         "unsafe_recoveries": node.unsafe_recoveries,
         "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
+        "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),
         "storage": node.storage.as_ref().map(storage_json),
         "durability": node.durability.as_ref().map(durability_json),
     })
+}
+
+fn operator_call_json(call: &OperatorCall) -> Value {
+    json!({
+        "principal": call.principal,
+        "call": call.call,
+        "arguments": call.arguments,
+        "result": call.result,
+        "ago_ms": millis(call.ago),
+    })
+}
+
+/// What an operator did last, as a sentence.
+fn operator_note(endpoint: &str, call: &OperatorCall) -> String {
+    let ago = humantime::format_duration(Duration::from_secs(call.ago.as_secs()));
+    let OperatorCall { principal, call, arguments, result, .. } = call;
+    format!("{endpoint}: {ago} ago {principal} called {call} ({arguments}): {result}")
 }
 
 fn durability_json(durability: &DurabilityStatus) -> Value {
@@ -126,6 +151,9 @@ fn as_text(answers: &[Answer]) -> String {
                 rows.push(row(endpoint, node));
                 let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
                 notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
+                let latest = node.operator_calls.len().saturating_sub(OPERATOR_CALLS);
+                let calls = node.operator_calls.iter().skip(latest);
+                notes.extend(calls.map(|call| operator_note(endpoint, call)));
                 if node.member_state == MemberState::Recovering.name() {
                     let until = match node.election_blocked {
                         Some(_) => "",
@@ -147,7 +175,8 @@ fn as_text(answers: &[Answer]) -> String {
                 }
             }
             Err(reason) => {
-                rows.push(vec!["?".into(), endpoint.clone(), "unreachable".into()]);
+                let why = if reason.is_denied() { "not allowed" } else { "unreachable" };
+                rows.push(vec!["?".into(), endpoint.clone(), why.into()]);
                 notes.push(format!("{endpoint}: {reason}"));
             }
         }

@@ -9,6 +9,7 @@ mod world;
 
 pub use world::{Environment, Progress, format, grow, inspect, termination};
 
+use crate::access::{AccessTable, Entries};
 use crate::admission::memory::Reads;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
@@ -42,6 +43,7 @@ pub struct Node {
     config: NodeConfig,
     replica: Replica,
     metrics: Arc<Metrics>,
+    access: AccessTable,
     election_blocked_state: ElectionBlockedState,
     running: Mutex<Option<Running>>,
 }
@@ -95,6 +97,14 @@ impl Node {
     /// None that its own metrics cause.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
         self.metrics.render()
+    }
+
+    /// Replaces [`NodeConfig::access`] while the node runs. Streams that are open are judged by the
+    /// new entries from their next call on. Has no effect on a node where everybody may do
+    /// everything.
+    pub fn set_access(&self, entries: &Entries) {
+        self.access.replace(entries);
+        info!(names = entries.iter().count(), "who may do what is configured anew");
     }
 
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
@@ -224,6 +234,7 @@ async fn assemble(
         Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
+    let access = AccessTable::new(config.access.is_empty(), &config.access);
     let metrics =
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
@@ -233,7 +244,7 @@ async fn assemble(
         &durability,
         (&replica, &election_blocked_state),
         &metrics,
-        &reads,
+        (&access, &reads),
         &stopping,
     );
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
@@ -256,7 +267,7 @@ async fn assemble(
           peer = %peer_address, "serving");
     let running =
         Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
-    Ok(Node { config, replica, metrics, election_blocked_state, running })
+    Ok(Node { config, replica, metrics, access, election_blocked_state, running })
 }
 
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration

@@ -6,7 +6,10 @@
 //! an environment variable.
 
 use super::members;
-use Kind::{Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time};
+use crate::access::Entries;
+use Kind::{
+    Access, Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time,
+};
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
     Members,
+    /// Names with their roles, as `NAME=ROLES,NAME=…`.
+    Access,
 }
 
 /// One configuration key.
@@ -87,6 +92,9 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
         .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("access", Access, "")
+        .means("who may do what: NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
+                read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\""),
     key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put"),
     key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value"),
     key("limits.max_batch_operations", Integer(1, 1024), "128")
@@ -241,6 +249,7 @@ impl Kind {
             Kind::Choice(words) if words.contains(&text) => Ok(()),
             Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
             Kind::Members => members::parse(text).map(|_| ()),
+            Kind::Access => Entries::parse(text).map(|_| ()),
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::error::ConfigError;
 use super::keys::{self, KEYS, Key};
 use super::members;
+use crate::access::{Entry, check_name};
 use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +60,8 @@ pub struct Layers {
 }
 
 /// Variables with our prefix that are not server keys, but options of the command line.
-const OTHER_VARIABLES: &[&str] = &["CAIRN_ENDPOINTS", "CAIRN_CONFIG", "CAIRN_TIMEOUT"];
+const OTHER_VARIABLES: &[&str] =
+    &["CAIRN_ENDPOINTS", "CAIRN_CONFIG", "CAIRN_TIMEOUT", "CAIRN_TOKEN", "CAIRN_TOKEN_FILE"];
 
 impl Layers {
     /// Nothing but defaults.
@@ -92,17 +94,23 @@ impl Layers {
         let mut found = Vec::new();
         flatten("", table.get_ref(), &mut found);
         let mut listed = MemberTables::default();
+        let mut access = AccessTables::default();
         for (name, value, offset) in found {
             let line = text.get(..offset).unwrap_or("").matches('\n').count() + 1;
             let source = Source::File(path.to_string(), line);
             if let Some(rest) = name.strip_prefix("members.") {
                 listed.add(rest, value, source)?;
+            } else if let Some(name) = name.strip_prefix("access.") {
+                access.add(name, &value, source)?;
             } else {
                 self.set(&name, value, source)?;
             }
         }
         if let Some((text, source)) = listed.finish()? {
             self.set("members", text, source)?;
+        }
+        if let Some((text, source)) = access.finish() {
+            self.set("access", text, source)?;
         }
         Ok(())
     }
@@ -222,6 +230,33 @@ fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, u
             DeValue::Datetime(time) => time.to_string(),
         };
         found.push((name_here, text, name.span().start));
+    }
+}
+
+/// The table `[access]` of one file, while it is read.
+#[derive(Default)]
+struct AccessTables {
+    entries: Vec<String>,
+    first: Option<Source>,
+}
+
+impl AccessTables {
+    fn add(&mut self, name: &str, roles: &str, source: Source) -> Result<(), ConfigError> {
+        let bad = |reason| {
+            ConfigError::bad_value(&format!("access.{name}"), &source, roles.to_string(), reason)
+        };
+        check_name(name).map_err(bad)?;
+        // A comma would end the entry below.
+        let unexpected = || "expected spaces between roles, and %2c for a comma in a prefix".into();
+        Some(roles).filter(|roles| !roles.contains(',')).ok_or_else(|| bad(unexpected()))?;
+        let entry = Entry::parse(roles).map_err(bad)?;
+        self.entries.push(format!("{name}={entry}"));
+        self.first.get_or_insert(source);
+        Ok(())
+    }
+
+    fn finish(self) -> Option<(String, Source)> {
+        self.first.map(|source| (self.entries.join(","), source))
     }
 }
 

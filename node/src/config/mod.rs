@@ -13,6 +13,7 @@ pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 
+use crate::access::Entries;
 use cairn_engine::Mode;
 use cairn_engine::io::Backend;
 use cairn_raft::{MemberAddress, NodeId};
@@ -40,6 +41,8 @@ pub struct NodeConfig {
     pub http_address: Option<String>,
     /// The initial members with the addresses at which others reach them; contains `slot`.
     pub members: BTreeMap<u16, MemberAddress>,
+    /// Who may do what; empty: everybody may do everything.
+    pub access: Entries,
     /// Bounds on requests.
     pub limits: Limits,
     /// Intervals and timeouts.
@@ -195,6 +198,7 @@ impl NodeConfig {
             peer_address,
             http_address: Some(layers.text("listen.http")?).filter(|address| address != "none"),
             members,
+            access: layers.read("access", Entries::parse)?,
             limits: read_limits(layers)?,
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
@@ -263,9 +267,10 @@ impl NodeConfig {
                     .into(),
             );
         }
-        if limits.max_in_flight_bytes < limits.max_request_bytes {
+        if limits.max_in_flight_bytes / 4 < limits.max_request_bytes {
             return conflict(
-                "limits.max_in_flight_bytes must hold at least limits.max_request_bytes".into(),
+                "limits.max_in_flight_bytes must hold at least four times limits.max_request_bytes"
+                    .into(),
             );
         }
         let most = limits.max_list_bytes.max(limits.max_value_bytes as u64);

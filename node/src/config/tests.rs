@@ -110,6 +110,31 @@ fn members_come_from_tables_or_from_one_line() {
 }
 
 #[test]
+fn access_comes_from_a_table_or_from_one_line() {
+    let base = "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n";
+    let access =
+        |layers: &Layers| NodeConfig::from_layers(layers).expect("good").access.to_string();
+    assert_eq!(access(&layers(base)), "");
+    let mut tables = layers(&format!(
+        "{base}access.\"ada@b.c\" = \"read  write:app/%2c\"\n[access]\nops = \"operator\"\n"
+    ));
+    assert_eq!(access(&tables), "ada@b.c=read write:app/%2c,ops=operator");
+    let line = variables(&[("CAIRN_ACCESS", "ci = write , d=read:d")]);
+    tables.add_environment(line).expect("environment");
+    assert_eq!(access(&tables), "ci=write,d=read:d");
+    for (bad, word) in [
+        ("access.ada = \"rites\"", "expected read, read:PREFIX"),
+        ("access.ada = \"\"", "at least one role"),
+        ("access.ada = \"read,write\"", "%2c for a comma"),
+        ("access.\"a b\" = \"read\"", "a name of 1 to 64"),
+        ("access.ada.token = \"x\"", "expected read, read:PREFIX"),
+    ] {
+        let error = file_error(bad);
+        assert!(error.starts_with("cairn.toml:1: ") && error.contains(word), "{error}");
+    }
+}
+
+#[test]
 fn one_or_two_members_never_run_replicated() {
     for (members, word) in
         [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")]
@@ -131,7 +156,7 @@ fn values_that_do_not_go_together_are_refused() {
         ("listen.peer=127.0.0.1:7400", "given to two"),
         ("timing.election_min=150ms", "twice timing.heartbeat"),
         ("limits.max_request_bytes=1MiB", "one key and one value"),
-        ("limits.max_in_flight_bytes=2MiB", "max_in_flight_bytes"),
+        ("limits.max_in_flight_bytes=15MiB", "max_in_flight_bytes"),
     ] {
         let mut layers = layers(&base);
         layers.add_assignment("--set", more).expect("each value alone is good");

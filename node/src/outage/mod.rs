@@ -187,7 +187,8 @@ pub async fn decide(
     // Sends the grant to every recovering member, to the chosen one last.
     for (endpoint, node) in found.nodes.iter().rev() {
         if node.member_state == MemberState::Recovering.name() {
-            let granted = client.unsafe_recovery(endpoint, chosen.node_id, chosen.boot_epoch);
+            let operator = client.operator();
+            let granted = operator.unsafe_recovery(endpoint, chosen.node_id, chosen.boot_epoch);
             granted.await.map_err(NotApplied::Refused)?;
         }
     }

@@ -1,6 +1,7 @@
 //! What the node reports about itself: to a client that connects, and to an operator.
 
 use super::{Inner, member_state, scrub};
+use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::config::NodeConfig;
 use crate::doctor::Contract;
@@ -84,6 +85,17 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         unsafe_recoveries: unsafe_recoveries.count,
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
+        operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
+    }
+}
+
+fn operator_call(call: AuditedCall) -> proto::OperatorCall {
+    proto::OperatorCall {
+        principal: call.principal,
+        call: call.call.to_string(),
+        arguments: call.arguments,
+        result: call.result,
+        ago_ms: u64::try_from(call.at.elapsed().as_millis()).unwrap_or(u64::MAX),
     }
 }
 

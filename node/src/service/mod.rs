@@ -9,14 +9,20 @@
 //!   answers take.
 //! - A value that cannot be read intact is DATA_LOSS, never "not found".
 //! - Every refusal names the input and what to do, and carries an `ErrorDetail`.
+//! - No request is served before [`KvService::caller`] has identified who makes it, and each key is
+//!   checked against what that caller may do.
 
 mod describe;
 mod member_state;
 mod multiplexed;
+mod operator;
 mod read;
 mod scrub;
 mod write;
 
+use crate::access::audit::Audit;
+use crate::access::credentials::Credentials;
+use crate::access::{AccessTable, Need, Session};
 use crate::admission::caller::Caller;
 use crate::admission::memory::{ConnectionFlow, Reader, Reads};
 use crate::admission::writes::Admission;
@@ -26,8 +32,8 @@ use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use crate::outage::ElectionBlockedState;
 use cairn_client::proto::{self, answer, call};
-use cairn_engine::{BootEpoch, Engine};
-use cairn_raft::{NodeId, Replica, UnsafeRecovery};
+use cairn_engine::Engine;
+use cairn_raft::Replica;
 use futures::future::Shared;
 use futures::{FutureExt, Stream};
 use std::future::Future;
@@ -53,6 +59,8 @@ struct Inner {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     engine: Engine,
+    access: AccessTable,
+    audit: Audit,
     admission: Admission,
     /// Charges reads whose connection is not known.
     reader: Reader,
@@ -74,7 +82,7 @@ impl KvService {
         durability: &Durability,
         (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
         metrics: &Arc<Metrics>,
-        reads: &Reads,
+        (access, reads): (&AccessTable, &Reads),
         stopping: &Stop,
     ) -> KvService {
         let inner = Inner {
@@ -83,6 +91,8 @@ impl KvService {
             replica: replica.clone(),
             election_blocked_state: election_blocked_state.clone(),
             engine: replica.engine().clone(),
+            access: access.clone(),
+            audit: Audit::new(replica.node_id()),
             admission: Admission::new(&config.limits),
             reader: reads.reader(Arc::new(ConnectionFlow::default())),
             metrics: Arc::clone(metrics),
@@ -90,6 +100,13 @@ impl KvService {
             stopping: stopping.clone(),
         };
         KvService { inner: Arc::new(inner) }
+    }
+
+    /// Who makes this request.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let credentials = Credentials::of(request.extensions(), request.metadata());
+        let identity = self.inner.access.identify(&credentials).map_err(refusal::denied)?;
+        Ok(Caller::of(identity, request.extensions(), &self.inner.reader))
     }
 
     async fn measured<T>(
@@ -107,24 +124,30 @@ impl KvService {
     /// Serves one request of a multiplexed stream like a call of its own.
     async fn call(
         &self,
-        caller: &Caller,
+        caller: Result<Caller, Status>,
         kind: call::Kind,
         timeout: Option<Duration>,
     ) -> Result<answer::Kind, Status> {
         let budget = deadline::within(timeout, self.inner.config.timing.request);
         match kind {
             call::Kind::Write(request) => {
-                let work = write::write(&self.inner, request, budget);
+                let work = async { write::write(&self.inner, &caller?, request, budget).await };
                 let done = self.measured(Method::Write, work).await?;
                 Ok(answer::Kind::Write(done.into_inner()))
             }
             call::Kind::Get(request) => {
-                let work = read::get(&self.inner, caller, request, budget);
+                let work = async { read::get(&self.inner, &caller?, request, budget).await };
                 let done = self.measured(Method::Get, work).await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
         }
     }
+}
+
+/// The answer to a caller, with its charges for the transport.
+fn answered<T>(response: Response<(T, Caller)>) -> Response<T> {
+    let (answer, caller) = response.into_inner();
+    caller.answered(Response::new(answer))
 }
 
 #[tonic::async_trait]
@@ -133,9 +156,9 @@ impl proto::kv_server::Kv for KvService {
         &self,
         request: Request<proto::HelloRequest>,
     ) -> Result<Response<proto::HelloResponse>, Status> {
-        let spoken = request.into_inner().protocol;
         self.measured(Method::Hello, async {
-            refusal::other_protocol(spoken)?;
+            self.caller(&request)?.may(Need::AnyRole)?;
+            refusal::other_protocol(request.into_inner().protocol)?;
             Ok(describe::hello(&self.inner))
         })
         .await
@@ -146,7 +169,12 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::WriteRequest>,
     ) -> Result<Response<proto::WriteResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(Method::Write, write::write(&self.inner, request.into_inner(), budget)).await
+        let work = async {
+            let caller = self.caller(&request)?;
+            let done = write::write(&self.inner, &caller, request.into_inner(), budget).await?;
+            Ok((done, caller))
+        };
+        self.measured(Method::Write, work).await.map(answered)
     }
 
     async fn get(
@@ -154,9 +182,12 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::GetRequest>,
     ) -> Result<Response<proto::GetResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        let caller = Caller::of(&request, &self.inner.reader);
-        let work = read::get(&self.inner, &caller, request.into_inner(), budget);
-        self.measured(Method::Get, work).await.map(|response| caller.answered(response))
+        let work = async {
+            let caller = self.caller(&request)?;
+            let found = read::get(&self.inner, &caller, request.into_inner(), budget).await?;
+            Ok((found, caller))
+        };
+        self.measured(Method::Get, work).await.map(answered)
     }
 
     type MultiplexStream =
@@ -168,11 +199,16 @@ impl proto::kv_server::Kv for KvService {
     ) -> Result<Response<Self::MultiplexStream>, Status> {
         let service = self.clone();
         let stopping = service.inner.stopping.clone().map(|_| ());
-        let caller = Caller::of(&request, &self.inner.reader);
+        let caller = self.caller(&request)?;
+        caller.may(Need::AnyRole)?;
+        let credentials = Credentials::of(request.extensions(), request.metadata());
+        let session = Session::begin(&self.inner.access, credentials).map_err(refusal::denied)?;
         let calling = caller.clone();
         let answers = multiplexed::answers(request.into_inner(), stopping, move |kind, timeout| {
-            let (service, caller) = (service.clone(), calling.clone());
-            async move { service.call(&caller, kind, timeout).await }
+            let now = session.identity().map_err(refusal::denied);
+            let caller = now.map(|identity| calling.clone().with_identity(identity));
+            let service = service.clone();
+            async move { service.call(caller, kind, timeout).await }
         });
         Ok(caller.answered(Response::new(Box::pin(answers))))
     }
@@ -182,37 +218,21 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        let caller = Caller::of(&request, &self.inner.reader);
-        let work = read::list(&self.inner, &caller, request.into_inner(), budget);
-        self.measured(Method::List, work).await.map(|response| caller.answered(response))
+        let work = async {
+            let caller = self.caller(&request)?;
+            let page = read::list(&self.inner, &caller, request.into_inner(), budget).await?;
+            Ok((page, caller))
+        };
+        self.measured(Method::List, work).await.map(answered)
     }
 
     async fn status(
         &self,
-        _request: Request<proto::StatusRequest>,
+        request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusResponse>, Status> {
-        self.measured(Method::Status, async { Ok(describe::status(&self.inner)) }).await
-    }
-
-    async fn scrub(
-        &self,
-        request: Request<proto::ScrubRequest>,
-    ) -> Result<Response<proto::ScrubResponse>, Status> {
-        self.measured(Method::Scrub, async { scrub::scrub(&self.inner, &request.into_inner()) })
-            .await
-    }
-
-    async fn unsafe_recovery(
-        &self,
-        request: Request<proto::UnsafeRecoveryRequest>,
-    ) -> Result<Response<proto::UnsafeRecoveryResponse>, Status> {
-        let asked = request.into_inner();
-        let epoch = BootEpoch { number: asked.boot_epoch, nonce: asked.boot_nonce };
-        let unsafe_recovery =
-            UnsafeRecovery { candidate: NodeId::from_u64(asked.candidate), epoch };
-        self.measured(Method::UnsafeRecovery, async {
-            let given = self.inner.replica.unsafe_recovery(unsafe_recovery).await;
-            given.map(|()| proto::UnsafeRecoveryResponse {}).map_err(Status::failed_precondition)
+        self.measured(Method::Status, async {
+            self.caller(&request)?.may(Need::AnyRole)?;
+            Ok(describe::status(&self.inner))
         })
         .await
     }

@@ -4,6 +4,7 @@
 //! What holds here: the memory for a read is charged to the caller before the read begins.
 
 use super::{Inner, member_state};
+use crate::access::Need;
 use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::{refusal, validate};
@@ -38,6 +39,7 @@ pub(super) async fn get(
     request: proto::GetRequest,
     budget: Duration,
 ) -> Result<proto::GetResponse, Status> {
+    caller.may(Need::Read(&request.key))?;
     validate::key(&request.key)?;
     let end = Instant::now() + budget;
     in_time(budget, async {
@@ -94,6 +96,7 @@ pub(super) async fn list(
     request: proto::ListRequest,
     budget: Duration,
 ) -> Result<proto::ListResponse, Status> {
+    caller.may(Need::List(&request.prefix))?;
     let limits = &inner.config.limits;
     for (name, key) in [("prefix", &request.prefix), ("start_after", &request.start_after)] {
         if !key.is_empty() {

@@ -1,19 +1,24 @@
 //! Writes: validated, admitted, proposed, and answered with what is known at the deadline.
 
 use super::Inner;
+use crate::access::Need;
+use crate::admission::caller::Caller;
 use crate::admission::{refusal, validate};
 use cairn_client::proto;
+use cairn_client::proto::operation::Kind;
 use cairn_raft::{OperationResult, WriteOutcome};
 use std::time::Duration;
 use tonic::Status;
 
 pub(super) async fn write(
     inner: &Inner,
+    caller: &Caller,
     request: proto::WriteRequest,
     budget: Duration,
 ) -> Result<proto::WriteResponse, Status> {
+    allowed(caller, &request)?;
     let checked = validate::write(&inner.config.limits, request)?;
-    let permit = inner.admission.enter(checked.bytes)?;
+    let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
         Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.election_blocked(), error)),
@@ -22,6 +27,18 @@ pub(super) async fn write(
             budget.as_millis()
         ))),
     }
+}
+
+/// Refuses the request if the caller may not do one of its operations.
+fn allowed(caller: &Caller, request: &proto::WriteRequest) -> Result<(), Status> {
+    caller.may(Need::Propose)?;
+    request.operations.iter().filter_map(|operation| operation.kind.as_ref()).try_for_each(|kind| {
+        caller.may(match kind {
+            Kind::Put(put) => Need::Write(&put.key),
+            Kind::Delete(delete) => Need::Write(&delete.key),
+            Kind::Check(check) => Need::Read(&check.key),
+        })
+    })
 }
 
 fn response(outcome: WriteOutcome) -> proto::WriteResponse {

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod access;
 mod bad_input;
 mod bench_disk;
 mod command_line;

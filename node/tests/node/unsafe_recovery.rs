@@ -3,6 +3,7 @@
 
 use crate::support::{Ran, hold, run};
 use cairn_client::proto::kv_server::{Kv, KvServer};
+use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, StatusResponse};
 use cairn_client::{Client, Options};
 use cairn_node::outage::{ElectionBlocked, NotApplied, decide, survey};
@@ -104,9 +105,10 @@ impl Cluster {
             elected,
         };
         let incoming = TcpIncoming::bind(address).expect("a port");
-        tokio::spawn(
-            Server::builder().add_service(KvServer::new(member)).serve_with_incoming(incoming),
-        );
+        let services = Server::builder()
+            .add_service(KvServer::new(member.clone()))
+            .add_service(OperatorServer::new(member));
+        tokio::spawn(services.serve_with_incoming(incoming));
     }
 
     fn recover(&self, arguments: &[&str]) -> Ran {
@@ -159,16 +161,6 @@ impl Kv for Member {
         Ok(Response::new(next.expect("an answer")))
     }
 
-    async fn unsafe_recovery(
-        &self,
-        request: Request<proto::UnsafeRecoveryRequest>,
-    ) -> Answer<proto::UnsafeRecoveryResponse> {
-        assert_eq!(request.into_inner().candidate, A);
-        self.shared.unsafe_recovery_grants.fetch_add(1, Ordering::SeqCst);
-        self.shared.elected.store(true, Ordering::SeqCst);
-        Ok(Response::new(proto::UnsafeRecoveryResponse {}))
-    }
-
     async fn write(&self, _: Request<proto::WriteRequest>) -> Answer<proto::WriteResponse> {
         Err(Status::unimplemented("not here"))
     }
@@ -181,10 +173,6 @@ impl Kv for Member {
         Err(Status::unimplemented("not here"))
     }
 
-    async fn scrub(&self, _: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
-        Err(Status::unimplemented("not here"))
-    }
-
     type MultiplexStream =
         Pin<Box<dyn futures::Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
@@ -192,6 +180,23 @@ impl Kv for Member {
         &self,
         _: Request<Streaming<proto::MultiplexRequest>>,
     ) -> Answer<Self::MultiplexStream> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Member {
+    async fn unsafe_recovery(
+        &self,
+        request: Request<proto::UnsafeRecoveryRequest>,
+    ) -> Answer<proto::UnsafeRecoveryResponse> {
+        assert_eq!(request.into_inner().candidate, A);
+        self.shared.unsafe_recovery_grants.fetch_add(1, Ordering::SeqCst);
+        self.shared.elected.store(true, Ordering::SeqCst);
+        Ok(Response::new(proto::UnsafeRecoveryResponse {}))
+    }
+
+    async fn scrub(&self, _: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
         Err(Status::unimplemented("not here"))
     }
 }

@@ -335,7 +335,7 @@ impl LossyRun {
     pub async fn scrubber(&self, number: usize, action: ScrubAction) -> Result<ScrubStatus> {
         let addresses = self.cluster.addresses();
         let address = addresses.get(number).context("no such machine")?;
-        Ok(self.client.scrub(address, action).await?)
+        Ok(self.client.operator().scrub(address, action).await?)
     }
 
     /// Has a machine scrub all its data, and waits for the end. Returns the scrubber's status then.

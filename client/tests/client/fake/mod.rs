@@ -10,6 +10,7 @@ use bytes::Bytes;
 use cairn_client::Options;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::{Kv, KvServer};
+use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, answer, call};
 use cairn_ports::HeldPort;
 use futures::{Stream, StreamExt, stream};
@@ -120,8 +121,10 @@ impl Node {
             reads: Arc::default(),
             timeouts: Arc::default(),
         };
-        let service = KvServer::new(node.clone());
-        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+        let services = Server::builder()
+            .add_service(KvServer::new(node.clone()))
+            .add_service(OperatorServer::new(node.clone()));
+        tokio::spawn(services.serve_with_incoming(incoming));
         node
     }
 
@@ -261,6 +264,21 @@ impl Kv for Node {
         self.perform(request, Store::list).await
     }
 
+    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
+        let index = self.cluster.store.lock().unwrap().index;
+        let cluster = self.cluster.name.clone();
+        let role = "leader".to_owned();
+        Ok(Response::new(proto::StatusResponse {
+            cluster,
+            role,
+            applied_index: index,
+            ..Default::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Node {
     async fn unsafe_recovery(
         &self,
         _: Request<proto::UnsafeRecoveryRequest>,
@@ -274,18 +292,6 @@ impl Kv for Node {
         let paused = request.into_inner().action() == proto::scrub_request::Action::Pause;
         Ok(Response::new(proto::ScrubResponse {
             scrub: Some(proto::Scrub { paused, ..Default::default() }),
-        }))
-    }
-
-    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
-        let index = self.cluster.store.lock().unwrap().index;
-        let cluster = self.cluster.name.clone();
-        let role = "leader".to_owned();
-        Ok(Response::new(proto::StatusResponse {
-            cluster,
-            role,
-            applied_index: index,
-            ..Default::default()
         }))
     }
 }

@@ -1,17 +1,17 @@
-//! The memory that reads may take: one budget for the node, shared by its connections.
+//! The memory that reads may take: one budget for the node, shared by its clients.
 //!
 //! What holds here:
 //! - A read is charged from before it begins until the kernel has taken its answer or the answer is
 //!   dropped.
-//! - After admission a connection holds at most as many bytes as remain free. So a small read of
-//!   another connection is admitted while large ones wait. One connection alone can hold half of
-//!   the budget.
+//! - After admission a client holds at most as many bytes as remain free ([`super::shares`]),
+//!   over all its connections. A client that has no name is its connection.
 //! - The number of waiting reads is bounded by the same rule, and each waits no longer than its own
 //!   deadline.
 //! - Connections take turns. The reads of one connection are admitted in order.
 //! - A client that takes its answers more slowly than the configured pace, while reads of others
 //!   wait, loses its connection.
 
+use super::shares::{Owner, Shares};
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,25 +33,22 @@ pub struct Reads {
 
 struct ReadBudget {
     most_bytes: usize,
-    most_waiting: usize,
     closed: AtomicU64,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
-    held: usize,
-    waiting: usize,
+    held: Shares,
+    waiting: Shares,
     next: u64,
     accounts: BTreeMap<u64, Account>,
     /// Connections with waiting reads, the next one first.
     turns: VecDeque<u64>,
 }
 
-/// What one connection holds and waits for.
+/// What one connection waits for.
 struct Account {
-    held: usize,
-    /// The part of `held` that waits for the client to take it.
+    /// The bytes held that wait for the client to take them.
     sending: usize,
     queue: VecDeque<QueuedRead>,
     flow: Arc<ConnectionFlow>,
@@ -61,26 +58,22 @@ struct Account {
 
 struct QueuedRead {
     ticket: u64,
+    owner: Owner,
     bytes: usize,
     admitted: oneshot::Sender<()>,
 }
 
 impl State {
-    fn fits(&self, most_bytes: usize, account: &Account, bytes: usize) -> bool {
-        let then_free = most_bytes.saturating_sub(self.held.saturating_add(bytes));
-        self.held == 0 || account.held.saturating_add(bytes) <= then_free
-    }
-
     /// Admits the reads that fit, one of each connection in turn.
-    fn admit(&mut self, most_bytes: usize) {
+    fn admit(&mut self) {
         let mut passed = 0;
         while passed < self.turns.len() {
             let Some(id) = self.turns.pop_front() else { return };
             let fits = self.accounts.get(&id).and_then(|account| {
                 let head = account.queue.front()?;
-                Some((head.bytes, self.fits(most_bytes, account, head.bytes)))
+                Some((head.owner, head.bytes, self.held.fits(head.owner, head.bytes)))
             });
-            let Some((bytes, fits)) = fits else { continue };
+            let Some((owner, bytes, fits)) = fits else { continue };
             self.turns.push_back(id);
             if !fits {
                 passed += 1;
@@ -88,9 +81,8 @@ impl State {
             }
             passed = 0;
             let Some(account) = self.accounts.get_mut(&id) else { continue };
-            account.held += bytes;
-            self.held += bytes;
-            self.waiting -= 1;
+            self.held.take(owner, bytes);
+            self.waiting.release(owner, 1);
             if let Some(head) = account.queue.pop_front() {
                 // A cancelled read finds that it was admitted, and releases the memory again.
                 let _ = head.admitted.send(());
@@ -98,10 +90,9 @@ impl State {
         }
     }
 
-    fn release(&mut self, id: u64, bytes: usize, sending: usize) {
-        self.held = self.held.saturating_sub(bytes);
-        if let Some(account) = self.accounts.get_mut(&id) {
-            account.held = account.held.saturating_sub(bytes);
+    fn release(&mut self, reader: &Reader, bytes: usize, sending: usize) {
+        self.held.release(reader.owner, bytes);
+        if let Some(account) = self.accounts.get_mut(&reader.handle.id) {
             account.sending = account.sending.saturating_sub(sending);
             if account.sending == 0 {
                 account.watched = None;
@@ -139,8 +130,15 @@ impl Reads {
     }
 
     fn bounded(most_bytes: usize, most_waiting: usize) -> Reads {
-        let (closed, state) = (AtomicU64::new(0), Mutex::default());
-        Reads { shared: Arc::new(ReadBudget { most_bytes, most_waiting, closed, state }) }
+        let state = State {
+            held: Shares::new(most_bytes),
+            waiting: Shares::new(most_waiting),
+            next: 0,
+            accounts: BTreeMap::new(),
+            turns: VecDeque::new(),
+        };
+        let (closed, state) = (AtomicU64::new(0), Mutex::new(state));
+        Reads { shared: Arc::new(ReadBudget { most_bytes, closed, state }) }
     }
 
     /// Opens an account for one more connection.
@@ -148,16 +146,18 @@ impl Reads {
         let mut state = self.shared.state.lock();
         let id = state.next;
         state.next += 1;
-        let account = Account { held: 0, sending: 0, queue: VecDeque::new(), flow, watched: None };
+        let account = Account { sending: 0, queue: VecDeque::new(), flow, watched: None };
         state.accounts.insert(id, account);
-        Reader { handle: Arc::new(Handle { id, shared: self.shared.clone() }) }
+        let handle = Arc::new(Handle { id, shared: self.shared.clone() });
+        Reader { owner: Owner::Connection(id), handle }
     }
 
     /// Its figures.
     pub fn status(&self) -> ReadsStatus {
         let state = self.shared.state.lock();
         let slow_closed = self.shared.closed.load(Ordering::Relaxed);
-        ReadsStatus { held_bytes: state.held as u64, waiting: state.waiting as u64, slow_closed }
+        let (held_bytes, waiting) = (state.held.held() as u64, state.waiting.held() as u64);
+        ReadsStatus { held_bytes, waiting, slow_closed }
     }
 
     /// Closes connections whose clients are slower than `pace` while other reads wait. Never ends.
@@ -179,7 +179,7 @@ impl Reads {
     /// Checks all connections once, and returns how many it closed.
     fn close_slow_once(&self, pace: Pace, now: Instant) -> u64 {
         let mut state = self.shared.state.lock();
-        let (waiting, mut closed) = (state.waiting, 0);
+        let (waiting, mut closed) = (state.waiting.held(), 0);
         for account in state.accounts.values_mut() {
             let others_wait = waiting > account.queue.len();
             let written = account.flow.written.load(Ordering::Relaxed);
@@ -245,6 +245,8 @@ impl ConnectionFlow {
 #[derive(Clone)]
 pub struct Reader {
     handle: Arc<Handle>,
+    /// Whose reads they are.
+    owner: Owner,
 }
 
 struct Handle {
@@ -268,12 +270,22 @@ pub enum NotAdmitted {
 }
 
 impl Reader {
+    /// Whose reads are charged.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The same connection's account, for reads of this owner.
+    pub(crate) fn owned_by(self, owner: Owner) -> Reader {
+        Reader { owner, ..self }
+    }
+
     /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
         let bytes = bytes.min(self.handle.shared.most_bytes);
         let mut state = self.handle.shared.state.lock();
         let account = state.accounts.get(&self.handle.id)?;
-        if !account.queue.is_empty() || !state.fits(self.handle.shared.most_bytes, account, bytes) {
+        if !account.queue.is_empty() || !state.held.fits(self.owner, bytes) {
             return None;
         }
         self.take(&mut state, bytes);
@@ -304,31 +316,33 @@ impl Reader {
     }
 
     fn take(&self, state: &mut State, bytes: usize) {
-        state.held += bytes;
-        if let Some(account) = state.accounts.get_mut(&self.handle.id) {
-            account.held += bytes;
-        }
+        state.held.take(self.owner, bytes);
     }
 
     fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
-        let ReadBudget { most_bytes, most_waiting, state, .. } = &*self.handle.shared;
+        let ReadBudget { most_bytes, state, .. } = &*self.handle.shared;
         let bytes = bytes.min(*most_bytes);
         let (admit, admitted) = oneshot::channel();
         let mut state = state.lock();
         let State { waiting, next, accounts, turns, .. } = &mut *state;
         let account = accounts.get_mut(&self.handle.id).ok_or(NotAdmitted::Crowded)?;
-        if account.queue.len() + 1 > most_waiting.saturating_sub(*waiting + 1) {
+        if !waiting.fits(self.owner, 1) {
             return Err(NotAdmitted::Crowded);
         }
         let number = *next;
         *next += 1;
-        *waiting += 1;
+        waiting.take(self.owner, 1);
         if account.queue.is_empty() && !turns.contains(&self.handle.id) {
             turns.push_back(self.handle.id);
         }
-        account.queue.push_back(QueuedRead { ticket: number, bytes, admitted: admit });
+        account.queue.push_back(QueuedRead {
+            ticket: number,
+            owner: self.owner,
+            bytes,
+            admitted: admit,
+        });
         // Memory may have been released since the first attempt.
-        state.admit(*most_bytes);
+        state.admit();
         drop(state);
         Ok(Ticket { reader: self.clone(), number, bytes, admitted, used: false })
     }
@@ -365,10 +379,10 @@ impl Drop for Ticket {
             queue.remove(position)
         });
         match waited {
-            Some(_) => state.waiting -= 1,
-            None => state.release(handle.id, self.bytes, 0),
+            Some(_) => state.waiting.release(self.reader.owner, 1),
+            None => state.release(&self.reader, self.bytes, 0),
         }
-        state.admit(handle.shared.most_bytes);
+        state.admit();
     }
 }
 
@@ -387,13 +401,12 @@ impl Charge {
 
     /// Changes the charge to the size that turned out to be needed.
     pub fn resize(&mut self, bytes: usize) {
-        let ReadBudget { most_bytes, state, .. } = &*self.reader.handle.shared;
-        let mut state = state.lock();
+        let mut state = self.reader.handle.shared.state.lock();
         if bytes > self.bytes {
             self.reader.take(&mut state, bytes - self.bytes);
         } else {
-            state.release(self.reader.handle.id, self.bytes - bytes, 0);
-            state.admit(*most_bytes);
+            state.release(&self.reader, self.bytes - bytes, 0);
+            state.admit();
         }
         self.bytes = bytes;
     }
@@ -410,31 +423,36 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let handle = &self.reader.handle;
-        let mut state = handle.shared.state.lock();
-        state.release(handle.id, self.bytes, self.sending);
-        state.admit(handle.shared.most_bytes);
+        let mut state = self.reader.handle.shared.state.lock();
+        state.release(&self.reader, self.bytes, self.sending);
+        state.admit();
     }
 }
 
 /// The charges of answers on their way from the service to the transport.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Outbox {
+    reader: Reader,
     charges: Arc<Mutex<Vec<Charge>>>,
 }
 
 impl Outbox {
+    /// An outbox of this reader's answers.
+    pub fn of(reader: Reader) -> Outbox {
+        Outbox { reader, charges: Arc::default() }
+    }
+
     /// Adds the charge of an answer.
     pub fn put(&self, charge: Charge) {
         self.charges.lock().push(charge);
     }
 
-    /// Replaces all charges in the outbox by one of `bytes`. `reader` pays what they do not cover.
-    pub fn take(&self, reader: &Reader, bytes: usize) -> Charge {
+    /// Replaces all charges in the outbox by one of `bytes`. The reader pays what they do not cover.
+    pub fn take(&self, bytes: usize) -> Charge {
         let mut charges = std::mem::take(&mut *self.charges.lock());
         // The others are released after this one has grown, so that no other read is admitted in
         // between.
-        let mut charge = charges.pop().unwrap_or_else(|| reader.charge(0));
+        let mut charge = charges.pop().unwrap_or_else(|| self.reader.charge(0));
         charge.resize(bytes);
         charge.sent();
         charge

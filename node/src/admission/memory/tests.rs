@@ -37,6 +37,33 @@ fn a_connection_holds_at_most_as_much_as_stays_free() {
     assert_eq!(reads.status().held_bytes, 0);
 }
 
+/// The story: the bound was for each connection, and one client opened as many as it liked.
+#[tokio::test]
+async fn a_client_with_a_name_has_one_share_over_all_its_connections() {
+    let reads = Reads::bounded(100, 10);
+    let (many, _flows) = readers::<20>(&reads);
+    let many = many.map(|reader| reader.owned_by(Owner::Name(7)));
+    let ([other], _flow) = readers(&reads);
+    let held: Vec<Charge> = many.iter().filter_map(|reader| reader.try_admit(10)).collect();
+    assert_eq!(held.len(), 5, "half of it");
+    assert!(other.try_admit(25).is_some(), "half of the rest");
+    let mut tasks = Vec::new();
+    for reader in many.iter().take(5) {
+        tasks.push(waiting(&reads, reader, 10).await);
+    }
+    assert_eq!(many[6].admit(10, soon()).await.err(), Some(NotAdmitted::Crowded));
+    let third = other.try_admit(25);
+    assert!(third.is_some(), "while many wait");
+    drop(held);
+    for task in tasks {
+        task.abort();
+        // It may have been admitted.
+        let _ = task.await;
+    }
+    drop(third);
+    assert_eq!(reads.status(), ReadsStatus::default());
+}
+
 #[test]
 fn a_small_read_is_admitted_while_large_ones_of_many_connections_wait() {
     let reads = Reads::new(256);
@@ -162,14 +189,14 @@ async fn a_slow_client_is_closed_while_others_wait_and_only_then() {
 fn a_message_is_charged_once_for_everything_that_was_read_for_it() {
     let reads = Reads::new(1000);
     let ([reader], _flow) = readers(&reads);
-    let outbox = Outbox::default();
+    let outbox = Outbox::of(reader.clone());
     for bytes in [100, 300, 200] {
         outbox.put(reader.try_admit(bytes).unwrap_or_else(|| reader.charge(bytes)));
     }
     assert_eq!(reads.status().held_bytes, 600);
-    let message = outbox.take(&reader, 580);
+    let message = outbox.take(580);
     assert_eq!((message.bytes(), reads.status().held_bytes), (580, 580));
-    let more = outbox.take(&reader, 20);
+    let more = outbox.take(20);
     assert_eq!(reads.status().held_bytes, 600);
     drop((message, more));
     assert_eq!(reads.status(), ReadsStatus::default());

@@ -10,6 +10,7 @@ use crate::outage::ElectionBlockedState;
 use crate::service::{KvService, Stop};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
+use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_engine::{Engine, Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
 use futures::{FutureExt, StreamExt};
@@ -42,25 +43,29 @@ pub(in crate::compose) async fn serve_clients(
     _reads: Reads,
     stopping: Stop,
 ) {
-    let router = server().add_service(
-        KvServer::new(OverWire { service, request_bytes: request_bytes_max(&config) })
-            .max_decoding_message_size(request_bytes_max(&config))
-            .max_encoding_message_size(usize::MAX),
-    );
+    let service = OverWire { service, request_bytes: request_bytes_max(&config) };
+    let router = server()
+        .add_service(
+            KvServer::new(service.clone())
+                .max_decoding_message_size(request_bytes_max(&config))
+                .max_encoding_message_size(usize::MAX),
+        )
+        .add_service(OperatorServer::new(service));
     log_end("clients", router.serve_with_shutdown(listener, stopping.map(|_| ())).await);
 }
 
 /// The service behind a real network: messages travel as bytes, and a handler whose caller is gone
 /// is dropped.
+#[derive(Clone)]
 struct OverWire {
     service: KvService,
     request_bytes: usize,
 }
 
-macro_rules! kv {
-    ($($name:ident: $request:ident => $response:ident,)+) => {
+macro_rules! over_wire {
+    ($service:ident { $($name:ident: $request:ident => $response:ident,)+ } $($more:tt)*) => {
         #[tonic::async_trait]
-        impl Kv for OverWire {
+        impl $service for OverWire {
             $(
                 async fn $name(
                     &self,
@@ -72,28 +77,37 @@ macro_rules! kv {
                 }
             )+
 
-            type MultiplexStream = <KvService as Kv>::MultiplexStream;
-
-            async fn multiplex(
-                &self,
-                request: Request<Streaming<proto::MultiplexRequest>>,
-            ) -> Result<Response<Self::MultiplexStream>, Status> {
-                let answers = self.service.multiplex(request).await?.into_inner();
-                let answers = answers.map(|answer| answer.and_then(|message| encoded(&message, usize::MAX)));
-                Ok(Response::new(stream_until_reset(answers)))
-            }
+            $($more)*
         }
     };
 }
 
-kv! {
-    hello: HelloRequest => HelloResponse,
-    write: WriteRequest => WriteResponse,
-    get: GetRequest => GetResponse,
-    list: ListRequest => ListResponse,
-    status: StatusRequest => StatusResponse,
-    scrub: ScrubRequest => ScrubResponse,
-    unsafe_recovery: UnsafeRecoveryRequest => UnsafeRecoveryResponse,
+over_wire! {
+    Kv {
+        hello: HelloRequest => HelloResponse,
+        write: WriteRequest => WriteResponse,
+        get: GetRequest => GetResponse,
+        list: ListRequest => ListResponse,
+        status: StatusRequest => StatusResponse,
+    }
+
+    type MultiplexStream = <KvService as Kv>::MultiplexStream;
+
+    async fn multiplex(
+        &self,
+        request: Request<Streaming<proto::MultiplexRequest>>,
+    ) -> Result<Response<Self::MultiplexStream>, Status> {
+        let answers = self.service.multiplex(request).await?.into_inner();
+        let answers = answers.map(|answer| answer.and_then(|message| encoded(&message, usize::MAX)));
+        Ok(Response::new(stream_until_reset(answers)))
+    }
+}
+
+over_wire! {
+    Operator {
+        unsafe_recovery: UnsafeRecoveryRequest => UnsafeRecoveryResponse,
+        scrub: ScrubRequest => ScrubResponse,
+    }
 }
 
 pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {

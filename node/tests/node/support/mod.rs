@@ -114,6 +114,8 @@ pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
 /// A cluster of server processes.
 pub struct Cluster {
     pub folder: TempDir,
+    /// The token of the clients that this makes.
+    token: Option<String>,
     nodes: Vec<Server>,
     ports: Vec<HeldPort>,
 }
@@ -160,17 +162,28 @@ impl Cluster {
                 process: None,
             });
         }
-        Cluster { folder, nodes, ports }
+        Cluster { folder, token: None, nodes, ports }
+    }
+
+    /// The same, for clients with this token.
+    pub fn with_token(mut self, token: &str) -> Cluster {
+        self.token = Some(token.into());
+        self
     }
 
     /// Formats, starts, and waits until every node knows a leader.
     pub async fn start(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let mut cluster = Cluster::format(size, storage_bytes, more);
-        for node in 0..size {
-            cluster.start_node(node);
-        }
-        cluster.wait_ready().await;
+        cluster.start_all().await;
         cluster
+    }
+
+    /// Starts every node, and waits until every node knows a leader.
+    pub async fn start_all(&mut self) {
+        for node in 0..self.len() {
+            self.start_node(node);
+        }
+        self.wait_ready().await;
     }
 
     pub fn start_node(&mut self, node: usize) {
@@ -243,7 +256,8 @@ impl Cluster {
     }
 
     pub fn options(&self) -> Options {
-        Options::new(self.endpoints())
+        let options = Options::new(self.endpoints());
+        self.token.iter().fold(options, |options, token| options.token(token).expect("a token"))
     }
 
     /// A client with a long deadline.

@@ -17,6 +17,7 @@ use crate::outage::ElectionBlockedState;
 use crate::platform;
 use crate::service::{KvService, Stop};
 use cairn_client::proto::kv_server::KvServer;
+use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Growth, Identity, Inspection};
 use cairn_raft::Replica;
@@ -104,10 +105,12 @@ pub(in crate::compose) async fn serve_clients(
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let operator = OperatorServer::new(service.clone());
     let kv = KvServer::new(service)
         .max_decoding_message_size(request_bytes_max(&config))
         .max_encoding_message_size(usize::MAX);
-    let mut router = server.add_service(Sending(kv)).add_service(health_service);
+    let mut router =
+        server.add_service(Sending(kv)).add_service(Sending(operator)).add_service(health_service);
     match probes::reflection() {
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),

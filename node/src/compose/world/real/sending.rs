@@ -46,8 +46,9 @@ where
             let response = answer.await?;
             let Some(reader) = reader else { return Ok(response) };
             let (mut parts, body) = response.into_parts();
-            let outbox = parts.extensions.remove::<Outbox>().unwrap_or_default();
-            Ok(http::Response::from_parts(parts, Body::new(Charged { body, outbox, reader })))
+            let outbox = parts.extensions.remove::<Outbox>();
+            let outbox = outbox.unwrap_or_else(|| Outbox::of(reader));
+            Ok(http::Response::from_parts(parts, Body::new(Charged { body, outbox })))
         })
     }
 }
@@ -56,7 +57,6 @@ where
 struct Charged {
     body: Body,
     outbox: Outbox,
-    reader: Reader,
 }
 
 impl http_body::Body for Charged {
@@ -72,7 +72,7 @@ impl http_body::Body for Charged {
         polled.map_ok(|frame| {
             frame.map_data(|bytes| {
                 let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
-                let charge = this.outbox.take(&this.reader, takes);
+                let charge = this.outbox.take(takes);
                 Bytes::from_owner(Piece { bytes, _charge: charge })
             })
         })

@@ -1,0 +1,174 @@
+//! What a name may do, and how the configuration writes it: words with spaces between them.
+//!
+//! | word | allows |
+//! |---|---|
+//! | `read`, `read:PREFIX` | gets and lists of all keys, or of those with the prefix |
+//! | `write`, `write:PREFIX` | puts, deletes and checks of them, and reads |
+//! | `operator` | every call of the operator's service; no keys |
+//!
+//! In a prefix, `%` and two hexadecimal digits stand for a byte.
+
+use std::fmt;
+
+/// Words of one name. Each is compared with every key of a request.
+pub(crate) const MOST_ROLES: usize = 64;
+
+/// The roles of one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Prefixes whose keys it may read.
+    read: Vec<Vec<u8>>,
+    /// Prefixes whose keys it may read and write.
+    write: Vec<Vec<u8>>,
+    operator: bool,
+}
+
+impl Roles {
+    /// Reads the words of one name.
+    ///
+    /// # Errors
+    /// A sentence that says what was expected.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Roles, String> {
+        let mut roles = Roles::default();
+        for word in words {
+            if roles.count() == MOST_ROLES {
+                return Err(format!("expected at most {MOST_ROLES} roles"));
+            }
+            let (role, prefix) = word.split_once(':').unwrap_or((word, ""));
+            let prefixes = match role {
+                "read" => &mut roles.read,
+                "write" => &mut roles.write,
+                "operator" if role == word => {
+                    roles.operator = true;
+                    continue;
+                }
+                _ => {
+                    return Err(format!(
+                        "`{word}`: expected read, read:PREFIX, write, write:PREFIX or operator, with spaces between them"
+                    ));
+                }
+            };
+            if role != word && prefix.is_empty() {
+                return Err(format!(
+                    "`{word}`: expected a prefix after `:`, or `{role}` alone for all keys"
+                ));
+            }
+            prefixes.push(unescaped(prefix).ok_or_else(|| {
+                format!("`{word}`: expected two hexadecimal digits after each % of a prefix")
+            })?);
+        }
+        Ok(roles)
+    }
+
+    /// All of them, for all keys.
+    pub(super) fn all() -> Roles {
+        Roles { read: Vec::new(), write: vec![Vec::new()], operator: true }
+    }
+
+    fn count(&self) -> usize {
+        self.read.len() + self.write.len() + usize::from(self.operator)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Whether it may read all keys that begin with `start`.
+    pub(super) fn reads(&self, start: &[u8]) -> bool {
+        self.read.iter().any(|prefix| start.starts_with(prefix)) || self.writes(start)
+    }
+
+    /// Whether it may write all keys that begin with `start`.
+    pub(super) fn writes(&self, start: &[u8]) -> bool {
+        self.write.iter().any(|prefix| start.starts_with(prefix))
+    }
+
+    /// Whether it may write some keys.
+    pub(super) fn writes_any(&self) -> bool {
+        !self.write.is_empty()
+    }
+
+    /// Whether it may call the operator's service.
+    pub(super) fn operates(&self) -> bool {
+        self.operator
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for (role, prefixes) in [("read", &self.read), ("write", &self.write)] {
+            for prefix in prefixes {
+                write!(f, "{between}{role}")?;
+                between = " ";
+                if !prefix.is_empty() {
+                    write!(f, ":{}", escaped(prefix))?;
+                }
+            }
+        }
+        if self.operator {
+            write!(f, "{between}operator")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as a prefix is written. What could end a word or a list of entries is escaped.
+pub(super) fn escaped(bytes: &[u8]) -> String {
+    let one = |byte: &u8| match byte {
+        b'%' | b',' | b'=' | b'"' | b'\'' | b'\\' => format!("%{byte:02x}"),
+        0x21..=0x7e => char::from(*byte).to_string(),
+        _ => format!("%{byte:02x}"),
+    };
+    bytes.iter().map(one).collect()
+}
+
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(text: &str) -> Result<Roles, String> {
+        Roles::parse(text.split_whitespace())
+    }
+
+    #[test]
+    fn roles_are_read_as_they_are_written() {
+        for text in ["read", "write", "operator", "read:a/ read:b write:c%20%ff operator", ""] {
+            assert_eq!(roles(text).map(|roles| roles.to_string()), Ok(text.to_string()));
+        }
+        for bad in ["reads", "read:", "write:", "operator:x", "write:%", "write:%g0", "write:%+1"] {
+            assert!(roles(bad).is_err(), "{bad}");
+        }
+        let many = "read:a ".repeat(MOST_ROLES + 1);
+        assert!(roles(&many).is_err_and(|reason| reason.contains("at most 64")));
+    }
+
+    #[test]
+    fn write_implies_read_of_the_same_prefix_and_nothing_else_is_implied() {
+        let writer = roles("write:app/").expect("roles");
+        assert!(writer.writes(b"app/1") && writer.reads(b"app/") && writer.writes_any());
+        for outside in [&b"ap"[..], b"app", b"apq/1", b"", b"other"] {
+            assert!(!writer.reads(outside) && !writer.writes(outside), "{outside:?}");
+        }
+        let reader = roles("read").expect("roles");
+        assert!(reader.reads(b"") && !reader.writes(b"k") && !reader.writes_any());
+        let operator = roles("operator").expect("roles");
+        assert!(operator.operates() && !operator.reads(b"k") && !operator.writes_any());
+        assert!(!writer.operates() && !reader.operates());
+    }
+}
