@@ -15,14 +15,13 @@ pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectOptions {
-    /// Nodes to ask, host:port each, separated by commas; one that answers is enough. Default:
-    /// those that `cairn dev` wrote to .cairn/endpoints here or in a folder above, else
-    /// 127.0.0.1:7400
-    #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS")]
+    /// Nodes to ask, host:port each, separated by commas; one that answers is enough
+    #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS", hide_env = true)]
     endpoints: Vec<String>,
 
-    /// How long to try, all retries together
+    /// How long to try, all retries together [default: 10s]
     #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
+    #[arg(hide_env = true, hide_default_value = true)]
     timeout: Duration,
 }
 

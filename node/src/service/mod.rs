@@ -21,7 +21,7 @@ use crate::admission::caller::Caller;
 use crate::admission::memory::{ConnectionFlow, Reader, Reads};
 use crate::admission::writes::Admission;
 use crate::admission::{deadline, refusal};
-use crate::config::NodeConfig;
+use crate::config::{Limits, NodeConfig};
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use crate::outage::ElectionBlockedState;
@@ -30,6 +30,7 @@ use cairn_engine::{BootEpoch, Engine};
 use cairn_raft::{NodeId, Replica, UnsafeRecovery};
 use futures::future::Shared;
 use futures::{FutureExt, Stream};
+use parking_lot::RwLock;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,7 +54,10 @@ struct Inner {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     engine: Engine,
-    admission: Admission,
+    limits: RwLock<Limits>,
+    /// Replaced when its limits change. Writes that it admitted before are not counted by the new
+    /// one.
+    admission: RwLock<Arc<Admission>>,
     /// Charges reads whose connection is not known.
     reader: Reader,
     metrics: Arc<Metrics>,
@@ -65,6 +69,16 @@ impl Inner {
     /// The sentence about a blocked election, if the election is blocked.
     fn election_blocked(&self) -> Option<String> {
         self.election_blocked_state.of(&self.replica)
+    }
+
+    /// Why nobody is served here, if waiting alone changes nothing.
+    fn no_service(&self) -> Option<String> {
+        self.election_blocked_state.no_service(&self.replica)
+    }
+
+    /// The limits, which change when the configuration is read again.
+    fn limits(&self) -> Limits {
+        *self.limits.read()
     }
 }
 
@@ -83,13 +97,23 @@ impl KvService {
             replica: replica.clone(),
             election_blocked_state: election_blocked_state.clone(),
             engine: replica.engine().clone(),
-            admission: Admission::new(&config.limits),
+            limits: RwLock::new(config.limits),
+            admission: RwLock::new(Arc::new(Admission::new(&config.limits))),
             reader: reads.reader(Arc::new(ConnectionFlow::default())),
             metrics: Arc::clone(metrics),
             started: Instant::now(),
             stopping: stopping.clone(),
         };
         KvService { inner: Arc::new(inner) }
+    }
+
+    /// Applies other limits to the requests that come from now on.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        let before = std::mem::replace(&mut *self.inner.limits.write(), *limits);
+        let in_flight = |limits: &Limits| (limits.max_in_flight_writes, limits.max_in_flight_bytes);
+        if in_flight(&before) != in_flight(limits) {
+            *self.inner.admission.write() = Arc::new(Admission::new(limits));
+        }
     }
 
     async fn measured<T>(

@@ -12,11 +12,11 @@ pub(super) async fn write(
     request: proto::WriteRequest,
     budget: Duration,
 ) -> Result<proto::WriteResponse, Status> {
-    let checked = validate::write(&inner.config.limits, request)?;
-    let permit = inner.admission.enter(checked.bytes)?;
+    let checked = validate::write(&inner.limits(), request)?;
+    let permit = inner.admission.read().enter(checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.election_blocked(), error)),
+        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.no_service(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!(
             "no quorum within {} ms",
             budget.as_millis()

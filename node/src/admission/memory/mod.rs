@@ -16,7 +16,7 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -32,7 +32,7 @@ pub struct Reads {
 }
 
 struct ReadBudget {
-    most_bytes: usize,
+    most_bytes: AtomicUsize,
     most_waiting: usize,
     closed: AtomicU64,
     state: Mutex<State>,
@@ -132,13 +132,26 @@ pub struct ReadsStatus {
     pub slow_closed: u64,
 }
 
+impl ReadBudget {
+    fn most_bytes(&self) -> usize {
+        self.most_bytes.load(Ordering::Relaxed)
+    }
+}
+
 impl Reads {
+    /// Changes the budget. What is held already stays; what waits is admitted as it fits.
+    pub fn resize(&self, most_bytes: usize) {
+        self.shared.most_bytes.store(most_bytes, Ordering::Relaxed);
+        self.shared.state.lock().admit(most_bytes);
+    }
+
     /// A budget of `most_bytes`.
     pub fn new(most_bytes: usize) -> Reads {
         Reads::bounded(most_bytes, MOST_WAITING)
     }
 
     fn bounded(most_bytes: usize, most_waiting: usize) -> Reads {
+        let most_bytes = AtomicUsize::new(most_bytes);
         let (closed, state) = (AtomicU64::new(0), Mutex::default());
         Reads { shared: Arc::new(ReadBudget { most_bytes, most_waiting, closed, state }) }
     }
@@ -270,10 +283,11 @@ pub enum NotAdmitted {
 impl Reader {
     /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
-        let bytes = bytes.min(self.handle.shared.most_bytes);
+        let bytes = bytes.min(self.handle.shared.most_bytes());
         let mut state = self.handle.shared.state.lock();
         let account = state.accounts.get(&self.handle.id)?;
-        if !account.queue.is_empty() || !state.fits(self.handle.shared.most_bytes, account, bytes) {
+        if !account.queue.is_empty() || !state.fits(self.handle.shared.most_bytes(), account, bytes)
+        {
             return None;
         }
         self.take(&mut state, bytes);
@@ -311,8 +325,9 @@ impl Reader {
     }
 
     fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
-        let ReadBudget { most_bytes, most_waiting, state, .. } = &*self.handle.shared;
-        let bytes = bytes.min(*most_bytes);
+        let ReadBudget { most_waiting, state, .. } = &*self.handle.shared;
+        let most_bytes = self.handle.shared.most_bytes();
+        let bytes = bytes.min(most_bytes);
         let (admit, admitted) = oneshot::channel();
         let mut state = state.lock();
         let State { waiting, next, accounts, turns, .. } = &mut *state;
@@ -328,7 +343,7 @@ impl Reader {
         }
         account.queue.push_back(QueuedRead { ticket: number, bytes, admitted: admit });
         // Memory may have been released since the first attempt.
-        state.admit(*most_bytes);
+        state.admit(most_bytes);
         drop(state);
         Ok(Ticket { reader: self.clone(), number, bytes, admitted, used: false })
     }
@@ -368,7 +383,7 @@ impl Drop for Ticket {
             Some(_) => state.waiting -= 1,
             None => state.release(handle.id, self.bytes, 0),
         }
-        state.admit(handle.shared.most_bytes);
+        state.admit(handle.shared.most_bytes());
     }
 }
 
@@ -387,13 +402,13 @@ impl Charge {
 
     /// Changes the charge to the size that turned out to be needed.
     pub fn resize(&mut self, bytes: usize) {
-        let ReadBudget { most_bytes, state, .. } = &*self.reader.handle.shared;
-        let mut state = state.lock();
+        let most_bytes = self.reader.handle.shared.most_bytes();
+        let mut state = self.reader.handle.shared.state.lock();
         if bytes > self.bytes {
             self.reader.take(&mut state, bytes - self.bytes);
         } else {
             state.release(self.reader.handle.id, self.bytes - bytes, 0);
-            state.admit(*most_bytes);
+            state.admit(most_bytes);
         }
         self.bytes = bytes;
     }
@@ -413,7 +428,7 @@ impl Drop for Charge {
         let handle = &self.reader.handle;
         let mut state = handle.shared.state.lock();
         state.release(handle.id, self.bytes, self.sending);
-        state.admit(handle.shared.most_bytes);
+        state.admit(handle.shared.most_bytes());
     }
 }
 
