@@ -162,7 +162,7 @@ impl Attempts {
         }
         let delay = self.delay(pool, &failure);
         // A node that is down explains less than a node that says why nobody is served.
-        let explained = matches!(self.last, Some(Failure::ElectionBlocked(_)));
+        let explained = matches!(self.last, Some(Failure::ElectionBlocked(_) | Failure::NoLeader));
         if !(explained && matches!(failure, Failure::NotSent(_))) {
             self.last = Some(failure);
         }
@@ -315,6 +315,7 @@ mod tests {
         let Error::Unavailable { last_error, .. } = attempts.exhausted() else { panic!() };
         assert_eq!(last_error, "not formed");
         attempts.note(&pool, &node, Failure::NoLeader);
+        attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
         assert!(matches!(attempts.exhausted(), Error::NoLeader { .. }));
     }
 

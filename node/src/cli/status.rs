@@ -11,7 +11,7 @@ use cairn_node::promise::{self, SyncWindow};
 use cairn_raft::NodeId;
 use clap::Args;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long one node may take. A node that is down must not delay the answers of the others.
@@ -138,12 +138,11 @@ fn as_text(answers: &[Answer]) -> String {
     let blocked: BTreeSet<&String> =
         nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
     notes.extend(blocked.into_iter().cloned());
+    notes.extend(warnings(answers));
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
                 rows.push(row(endpoint, node));
-                let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
-                notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
                 if node.member_state == MemberState::Recovering.name() {
                     let until = match node.election_blocked {
                         Some(_) => "",
@@ -175,6 +174,21 @@ fn as_text(answers: &[Answer]) -> String {
         }
     }
     table_with_notes(&head, rows, notes)
+}
+
+/// Each warning once, with the nodes that it concerns.
+fn warnings(answers: &[Answer]) -> Vec<String> {
+    let mut concerned: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+    for (endpoint, answer) in answers {
+        let durability = answer.as_ref().ok().and_then(|node| node.durability.as_ref());
+        for warning in durability.into_iter().flat_map(|durability| &durability.warnings) {
+            concerned.entry(warning).or_default().push(endpoint);
+        }
+    }
+    let note = |(warning, endpoints): (&String, Vec<&str>)| {
+        format!("{}: warning: {warning}", endpoints.join(", "))
+    };
+    concerned.into_iter().map(note).collect()
 }
 
 /// Why the node is not ready, unless another note says it.

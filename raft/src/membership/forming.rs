@@ -13,7 +13,7 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::transport::hello;
+use crate::transport::{cause, hello};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
                 ));
             }
             Err(status) => {
-                missing.push(format!("slot {slot} at {} ({})", address.peer, status.message()))
+                missing.push(format!("slot {slot} at {}: {}", address.peer, cause(&status)))
             }
         }
     }

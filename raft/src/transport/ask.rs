@@ -58,6 +58,13 @@ fn wrong_node(status: Status) -> Status {
     Status::failed_precondition(status.message())
 }
 
+/// Why a call failed: the system's error, if the call did not reach the member, or else what the
+/// member says.
+pub(crate) fn cause(status: &Status) -> String {
+    let causes = std::iter::successors(std::error::Error::source(status), |cause| cause.source());
+    causes.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
+}
+
 /// A node that asks to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingJoin {

@@ -20,7 +20,7 @@ pub(crate) mod receiver;
 mod sender;
 pub(crate) mod terms;
 
-pub(crate) use ask::{PendingJoin, ask_to_join, ask_to_recover, hello};
+pub(crate) use ask::{PendingJoin, ask_to_join, ask_to_recover, cause, hello};
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;
 #[cfg(test)]
