@@ -102,7 +102,7 @@ pub enum Error {
     },
 
     /// The key exists, but the node that was asked could not read its value intact.
-    #[error("the value of key {key:?} exists but cannot be read intact: {message}")]
+    #[error("the value of key `{}` exists but cannot be read intact: {message}", key.escape_ascii())]
     ValueUnreadable {
         /// The key; empty if the request was a list.
         key: Bytes,
@@ -111,7 +111,7 @@ pub enum Error {
     },
 
     /// Endpoints belong to different clusters, or to another cluster than the options name.
-    #[error("endpoint {endpoint} belongs to cluster {found:?}, not to {expected:?}")]
+    #[error("endpoint {endpoint} belongs to cluster `{found}`, not to `{expected}`")]
     ClusterMismatch {
         /// The endpoint of the other cluster.
         endpoint: String,
@@ -194,8 +194,8 @@ impl Error {
 
 fn describe_conditions(failed: &[FailedCondition]) -> String {
     let one = |f: &FailedCondition| match f.version {
-        Some(version) => format!("key {:?} has version {version}", f.key),
-        None => format!("key {:?} does not exist", f.key),
+        Some(version) => format!("key `{}` has version {version}", f.key.escape_ascii()),
+        None => format!("key `{}` does not exist", f.key.escape_ascii()),
     };
     failed.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,7 @@
 //! use futures::TryStreamExt;
 //!
 //! # async fn example() -> Result<(), Error> {
-//! let client = Client::connect(["127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"]).await?;
+//! let client = Client::connect(["10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"]).await?;
 //!
 //! let written = client.put("users/ada", "countess").await?;
 //! let read = client.get("users/ada").await?;

@@ -129,7 +129,7 @@ impl Node {
     /// A node that is not connected yet. `address` is `host:port`, as [`normalize`] gives it.
     pub(crate) fn new(address: String, options: &Options) -> Result<Self, Error> {
         let invalid =
-            |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint {address:?}: {e}"));
+            |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint `{address}`: {e}"));
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|e| invalid(&describe(&e)))?;
         if endpoint.uri().port_u16().is_none() {
@@ -190,9 +190,10 @@ impl Node {
         }
         let opened = match tokio::time::timeout(options.connect_timeout, self.open(options)).await {
             Ok(opened) => opened,
-            Err(_) => {
-                Err(self.unavailable(format!("no answer within {:?}", options.connect_timeout)))
-            }
+            Err(_) => Err(self.unavailable(format!(
+                "no answer within {} ms",
+                options.connect_timeout.as_millis()
+            ))),
         };
         let connected = opened.and_then(|(connection, hello)| {
             on_hello(&self.address, hello)?;
@@ -284,7 +285,7 @@ impl Connection {
 pub(crate) fn normalize(endpoint: &str) -> Result<String, Error> {
     let endpoint = endpoint.trim();
     if endpoint.starts_with("https://") {
-        return Err(Error::InvalidOptions(format!("endpoint {endpoint:?}: TLS is not supported")));
+        return Err(Error::InvalidOptions(format!("endpoint `{endpoint}`: TLS is not supported")));
     }
     let address = endpoint.strip_prefix("http://").unwrap_or(endpoint);
     Ok(address.trim_end_matches('/').to_owned())

@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// ```no_run
 /// # async fn example() -> Result<(), cairn_client::Error> {
 /// use std::time::Duration;
-/// let client = cairn_client::Options::new(["10.0.0.1:7001", "10.0.0.2:7001"])
+/// let client = cairn_client::Options::new(["10.0.0.1:7400", "10.0.0.2:7400"])
 ///     .deadline(Duration::from_secs(3))
 ///     .connect()
 ///     .await?;

@@ -162,7 +162,11 @@ impl Attempts {
             self.avoid = Some(node.clone());
         }
         let delay = self.delay(pool, &failure);
-        self.last = Some(failure);
+        // A node that is down explains less than a node that says why nobody is served.
+        let explained = matches!(self.last, Some(Failure::ElectionBlocked(_) | Failure::NoLeader));
+        if !(explained && matches!(failure, Failure::NotSent(_))) {
+            self.last = Some(failure);
+        }
         delay
     }
 
@@ -239,7 +243,10 @@ impl Attempts {
         let answer =
             match tokio::time::timeout(timeout, call(connection.stub(), message, timeout)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))),
+                Err(_) => Err(Status::deadline_exceeded(format!(
+                    "no answer within {} ms",
+                    timeout.as_millis()
+                ))),
             };
         let status = match answer {
             Ok(response) => {
@@ -295,6 +302,22 @@ mod tests {
         let lost = |timed_out| Failure::Lost { why: "gone".to_owned(), timed_out };
         assert!(matches!(last_was(lost(true)).await, Error::DeadlineExceeded { .. }));
         assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
+    }
+
+    /// The story: of three members that wait for the third, two say so. A client that asked the third
+    /// one last said only that it refuses connections.
+    #[tokio::test]
+    async fn a_node_that_is_down_does_not_hide_why_the_others_serve_nobody() {
+        let pool = pool();
+        let (node, down) = (pool.nth(0).unwrap(), pool.nth(1).unwrap());
+        let mut attempts = Attempts::new(Target::Leader, Duration::from_secs(10));
+        attempts.note(&pool, &node, Failure::ElectionBlocked("not formed".to_owned()));
+        attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
+        let Error::Unavailable { last_error, .. } = attempts.exhausted() else { panic!() };
+        assert_eq!(last_error, "not formed");
+        attempts.note(&pool, &node, Failure::NoLeader);
+        attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
+        assert!(matches!(attempts.exhausted(), Error::NoLeader { .. }));
     }
 
     /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay

@@ -58,6 +58,8 @@ pub struct NodeStatus {
     pub member_state: String,
     /// Why no leader can be elected by waiting alone, as the node sees it.
     pub election_blocked: Option<String>,
+    /// Why the node serves no client now; `None` while it does.
+    pub not_ready: Option<String>,
     /// The node's scrubber; `None` from a server that has none.
     pub scrub: Option<ScrubStatus>,
     /// The term of the last entry of the node's log.
@@ -136,6 +138,13 @@ pub struct DurabilityStatus {
     pub device_contract: Option<String>,
     /// What the promise relies on although the machine does not show it.
     pub warnings: Vec<String>,
+    /// From the leader: where the promise does not hold in this cluster, because voters fail
+    /// together. Another node does not know all of them, and says none.
+    pub exceptions: Vec<String>,
+    /// The longest time between a write and the background sync that covers it.
+    pub sync_interval: Duration,
+    /// The most written bytes before a background sync begins.
+    pub sync_bytes: u64,
 }
 
 impl Client {
@@ -174,7 +183,12 @@ impl Client {
             _ => Error::unavailable(endpoint, convert::describe(&status)),
         };
         let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
-        let late = || Err(Error::unavailable(&address, format!("no answer within {timeout:?}")));
+        let late = || {
+            Err(Error::unavailable(
+                &address,
+                format!("no answer within {} ms", timeout.as_millis()),
+            ))
+        };
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
 
@@ -217,6 +231,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         member_state: status.member_state,
         election_blocked: Some(status.election_blocked).filter(|sentence| !sentence.is_empty()),
+        not_ready: Some(status.not_ready).filter(|sentence| !sentence.is_empty()),
         scrub: status.scrub.map(scrub_status),
         last_log_term: status.last_log_term,
         boot_epoch: (status.boot_epoch, status.boot_nonce),
@@ -233,6 +248,9 @@ fn durability_status(durability: proto::Durability) -> DurabilityStatus {
         chosen: durability.chosen,
         device_contract: Some(durability.device_contract).filter(|contract| !contract.is_empty()),
         warnings: durability.warnings,
+        exceptions: durability.exceptions,
+        sync_interval: Duration::from_millis(durability.sync_interval_ms),
+        sync_bytes: durability.sync_bytes,
     }
 }
 

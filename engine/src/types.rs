@@ -60,6 +60,13 @@ impl KernelBootId {
         }
         KernelBootId(hash(&bytes))
     }
+
+    /// A number that is equal on all nodes of one running kernel, and does not reveal the id. Never
+    /// 0.
+    pub fn fingerprint(self) -> u64 {
+        let bytes = [b"fingerprint".as_slice(), &self.0.to_le_bytes()].concat();
+        u64::try_from(hash(&bytes) & u128::from(u64::MAX)).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 /// The files of a data directory.

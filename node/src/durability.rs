@@ -8,7 +8,7 @@
 use crate::config::NodeConfig;
 use crate::doctor::{self, ASSERTION, Contract, MODES, Plan, Reason, Report};
 use crate::error::Error;
-use crate::promise;
+use crate::promise::{self, SyncWindow};
 use cairn_engine::Mode;
 
 /// The mode, and how it was chosen.
@@ -25,6 +25,8 @@ pub struct Durability {
     /// The stronger modes that the doctor refused, with the reasons; empty if the operator chose
     /// the mode.
     pub passed_over: Vec<(Mode, Vec<Reason>)>,
+    /// How much a background sync may be behind.
+    pub window: SyncWindow,
 }
 
 /// Who chose a mode.
@@ -57,9 +59,11 @@ impl Durability {
             voters: config.members.len(),
             size_bytes: Some(config.storage.size_bytes),
             contract_asserted: config.storage.assert_device_contract,
+            window: SyncWindow::of(&config.storage),
         };
         let report = doctor::examine(&config.data_directory, plan)?;
-        Durability::judged(config.mode, &report)
+        let durability = Durability::judged(config.mode, &report)?;
+        Ok(Durability { window: SyncWindow::of(&config.storage), ..durability })
     }
 
     /// The mode if there is no machine to examine, as in the simulation: the configured one, or
@@ -70,7 +74,14 @@ impl Durability {
             None if config.members.len() >= 3 => (Mode::Replicated, Chosen::Auto),
             None => (Mode::Sync, Chosen::Auto),
         };
-        Durability { mode, chosen, contract: None, warnings: Vec::new(), passed_over: Vec::new() }
+        Durability {
+            mode,
+            chosen,
+            contract: None,
+            warnings: Vec::new(),
+            passed_over: Vec::new(),
+            window: SyncWindow::of(&config.storage),
+        }
     }
 
     fn judged(asked: Option<Mode>, report: &Report) -> Result<Durability, Error> {
@@ -95,6 +106,7 @@ impl Durability {
             chosen: if asked.is_some() { Chosen::Configured } else { Chosen::Auto },
             contract: verdict.contract.filter(|_| mode == Mode::Device),
             warnings: judgement.warnings.clone(),
+            window: SyncWindow::default(),
         })
     }
 
@@ -115,7 +127,7 @@ impl Durability {
 
     /// The same, and what the mode promises.
     pub fn promise(&self) -> String {
-        format!("{}: {}", self.words(), promise::sentence(self.mode))
+        format!("{}: {}", self.words(), promise::sentence(self.mode, self.window))
     }
 }
 
@@ -155,7 +167,8 @@ mod tests {
         change: impl Fn(&mut doctor::Aspects),
     ) -> Report {
         let directory = tempfile::tempdir().expect("a folder");
-        let plan = Plan { voters, size_bytes: None, contract_asserted };
+        let plan =
+            Plan { voters, size_bytes: None, contract_asserted, window: SyncWindow::default() };
         let mut report = doctor::examine(directory.path(), plan).expect("a folder");
         report.aspects = doctor::Aspects {
             kernel_supported: true,

@@ -21,10 +21,12 @@ mod delay;
 pub mod doctor;
 pub mod durability;
 mod error;
+pub mod failure_domains;
 mod metrics;
 pub mod outage;
 pub mod platform;
 pub mod promise;
+mod readiness;
 mod service;
 
 pub use compose::{Environment, Node, Progress, format, grow, inspect, termination};

@@ -40,6 +40,7 @@ pub use crate::core::command::{
 pub use crate::core::config::ReplicaConfig;
 pub use crate::core::error::{Error, ReadError, WriteError};
 pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
+pub use crate::core::machine::Machine;
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
 pub use durability::UnsafeRecovery;

@@ -268,7 +268,7 @@ async fn a_condition_that_does_not_hold_is_an_error_with_the_version_found() {
     let changed = client.put_if_version("a", "3", written.version).await.unwrap();
     let error = client.delete_if_version("a", written.version).await.unwrap_err();
     assert!(error.is_condition_failed());
-    assert_eq!(error.to_string(), "condition failed: key b\"a\" has version 13");
+    assert_eq!(error.to_string(), "condition failed: key `a` has version 13");
     client.delete_if_version("a", changed.version).await.unwrap();
     assert!(client.put_if("a", "4", Condition::Exists).await.unwrap_err().is_condition_failed());
     assert_eq!(cluster.applied(), 6);

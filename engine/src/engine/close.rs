@@ -64,7 +64,7 @@ async fn last_checkpoint(shared: &Shared) -> Result<()> {
         written = &mut writing => written,
         () = tokio::time::sleep(limit) => {
             if !counts.load(Ordering::Relaxed) {
-                skipped(shared, &format!("it takes longer than {limit:?}"));
+                skipped(shared, &format!("it takes longer than {} ms", limit.as_millis()));
                 return Ok(());
             }
             writing.await

@@ -101,8 +101,8 @@ impl IoDeadlines {
 
     /// The error of an operation that timed out.
     pub(crate) fn late(&self) -> io::Error {
-        let text =
-            format!("the device did not return within {:?} (storage.io_timeout)", self.limit);
+        let limit = self.limit.as_millis();
+        let text = format!("the device did not return within {limit} ms (storage.io_timeout)");
         io::Error::new(io::ErrorKind::TimedOut, text)
     }
 

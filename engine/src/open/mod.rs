@@ -214,7 +214,7 @@ impl Opening {
                 %damage,
                 boot_epoch = epoch,
                 journal_end = recovered.end,
-                last_entries = ?recovered.groups.values().map(|g| g.log.bounds().last).collect::<Vec<_>>(),
+                last_entries = last_entries(recovered),
                 "the data directory is damaged: the node keeps what it could verify and drops what lies behind \
                  the damage. It recovers the rest from its peers before it votes or serves"
             );
@@ -348,4 +348,11 @@ fn nowhere(value: ValueRef) -> Error {
         value.offset(),
         value.len
     ))
+}
+
+/// The last entry of each group's log, for the log.
+fn last_entries(recovered: &Recovered) -> String {
+    let last = recovered.groups.values().map(|group| group.log.bounds().last);
+    let shown = last.map(|last| last.map_or_else(|| "none".to_string(), |id| id.to_string()));
+    shown.collect::<Vec<_>>().join(" ")
 }

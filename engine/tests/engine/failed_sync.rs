@@ -318,7 +318,7 @@ fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_do
         let error =
             append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
         assert!(error.contains("memory: write failed on file `journal`"), "{error}");
-        assert!(error.contains("did not return within 200ms"), "{error}");
+        assert!(error.contains("did not return within 200 ms"), "{error}");
         assert!(engine.close().await.is_err());
     });
 }

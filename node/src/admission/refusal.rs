@@ -104,8 +104,12 @@ pub(crate) fn recovering(blocked: Option<String>) -> Status {
     detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }
 
-/// This node has not copied everything yet.
-pub(crate) fn joining() -> Status {
+/// This node does not vote. `no_service`: why nobody is served here, if waiting alone changes
+/// nothing; else it has not copied everything yet.
+pub(crate) fn joining(no_service: Option<String>) -> Status {
+    if let Some(sentence) = no_service {
+        return election_blocked(sentence);
+    }
     let message = "this node is not a voter of the cluster yet and does not hold everything; ask another member";
     detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }

@@ -35,6 +35,16 @@ impl Shares {
         Shares { most, ..Shares::default() }
     }
 
+    /// The capacity.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Changes the capacity. What is held stays held.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// What all owners hold.
     pub(crate) fn held(&self) -> usize {
         self.held

@@ -12,8 +12,6 @@ use tonic::Status;
 /// The writes under way.
 pub(crate) struct Admission {
     under_way: Arc<Mutex<UnderWay>>,
-    max_writes: usize,
-    max_bytes: usize,
 }
 
 struct UnderWay {
@@ -30,9 +28,18 @@ pub(crate) struct WritePermit {
 
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Admission {
-        let (max_writes, max_bytes) = (limits.max_in_flight_writes, limits.max_in_flight_bytes);
-        let under_way = UnderWay { writes: Shares::new(max_writes), bytes: Shares::new(max_bytes) };
-        Admission { under_way: Arc::new(Mutex::new(under_way)), max_writes, max_bytes }
+        let under_way = UnderWay {
+            writes: Shares::new(limits.max_in_flight_writes),
+            bytes: Shares::new(limits.max_in_flight_bytes),
+        };
+        Admission { under_way: Arc::new(Mutex::new(under_way)) }
+    }
+
+    /// Changes the bounds. What is under way stays admitted.
+    pub(crate) fn resize(&self, limits: &Limits) {
+        let mut under_way = self.under_way.lock();
+        under_way.writes.set_most(limits.max_in_flight_writes);
+        under_way.bytes.set_most(limits.max_in_flight_bytes);
     }
 
     /// Admits a write of `bytes`, or refuses it with OVERLOADED at once.
@@ -40,10 +47,10 @@ impl Admission {
         let mut under_way = self.under_way.lock();
         let UnderWay { writes, bytes: held } = &mut *under_way;
         if !writes.fits(owner, 1) {
-            return Err(refusal::overloaded("requests", writes.held(), self.max_writes));
+            return Err(refusal::overloaded("requests", writes.held(), writes.most()));
         }
         if !held.fits(owner, bytes) {
-            return Err(refusal::overloaded("bytes", held.held(), self.max_bytes));
+            return Err(refusal::overloaded("bytes", held.held(), held.most()));
         }
         writes.take(owner, 1);
         held.take(owner, bytes);

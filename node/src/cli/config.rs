@@ -1,6 +1,7 @@
 //! `cairn config print`: every key, its value and its source, and the mode that follows on this
 //! machine.
 
+use super::cluster_view;
 use super::exit::Exit;
 use super::output::{Output, table};
 use super::server_options::ServerOptions;
@@ -23,14 +24,15 @@ enum Action {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Check that a server could start with this configuration
+    /// Check that a server could start with this configuration; asks the members that run whether it
+    /// belongs to them
     Check {
         #[command(flatten)]
         server: ServerOptions,
     },
 }
 
-pub(crate) fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exit> {
     match args.action {
         Action::Print { server } => {
             let layers = server.layers()?;
@@ -40,15 +42,21 @@ pub(crate) fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exit> {
         Action::Check { server } => {
             let config = NodeConfig::from_layers(&server.layers()?)?;
             let durability = Durability::of(&config)?;
+            let warning = cluster_view::no_configuration_of(&config).await;
             output.either(
-                || json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name() }),
                 || {
-                    format!(
+                    json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
+                            "warnings": warning.iter().collect::<Vec<_>>() })
+                },
+                || {
+                    let valid = format!(
                         "valid: member {} of {}, mode {}",
                         config.slot,
                         config.cluster,
                         durability.words()
-                    )
+                    );
+                    let warning = warning.iter().map(|warning| format!("warning: {warning}"));
+                    std::iter::once(valid).chain(warning).collect::<Vec<_>>().join("\n")
                 },
             )?;
         }
@@ -68,7 +76,7 @@ pub(super) fn durability_json(durability: &Result<Durability, String>) -> Value 
             "mode": durability.mode.name(),
             "chosen": durability.chosen.name(),
             "device_contract": durability.contract.map(Contract::words),
-            "promise": promise::sentence(durability.mode),
+            "promise": promise::sentence(durability.mode, durability.window),
             "warnings": durability.warnings.iter().map(|reason| reason.sentence()).collect::<Vec<_>>(),
         }),
         Err(reason) => json!({ "mode": null, "reason": reason }),
@@ -82,6 +90,7 @@ fn as_json(settings: &[Setting], durability: &Result<Durability, String>) -> Val
             "source": setting.source.to_string(),
             "variable": setting.variable,
             "meaning": setting.doc,
+            "without_restart": setting.live,
         });
         if let (Some(members), "mode") = (value.as_object_mut(), setting.key) {
             members.insert("here".into(), durability_json(durability));

@@ -18,19 +18,18 @@ const TOKEN_VARIABLE: &str = "CAIRN_TOKEN";
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectOptions {
-    /// Nodes to ask, host:port each, separated by commas; one that answers is enough. Default:
-    /// those that `cairn dev` wrote to .cairn/endpoints here or in a folder above, else
-    /// 127.0.0.1:7400
-    #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS")]
+    /// Nodes to ask, host:port each, separated by commas; one that answers is enough
+    #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS", hide_env = true)]
     endpoints: Vec<String>,
 
     /// File with the token that names this client to the servers. Default: the token in CAIRN_TOKEN, if
     /// there is one
-    #[arg(long, value_name = "FILE", env = "CAIRN_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "CAIRN_TOKEN_FILE", hide_env = true)]
     token_file: Option<PathBuf>,
 
-    /// How long to try, all retries together
+    /// How long to try, all retries together [default: 10s]
     #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
+    #[arg(hide_env = true, hide_default_value = true)]
     timeout: Duration,
 }
 

@@ -1,12 +1,15 @@
 //! `cairn doctor`: what the machine of a data directory can promise, and why.
 
+use super::cluster_view;
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table};
 use super::server_options::ServerOptions;
 use cairn_node::NodeConfig;
 use cairn_node::config::parse_size;
 use cairn_node::doctor::{Plan, Report, examine};
+use cairn_node::promise::SyncWindow;
 use clap::Args;
+use serde_json::Value;
 use std::path::PathBuf;
 
 /// Voters if neither an option nor the configuration says how many.
@@ -30,15 +33,19 @@ pub(crate) struct DoctorArgs {
     size: Option<String>,
 }
 
-pub(crate) fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exit> {
-    let (directory, plan) = plan(args)?;
+pub(crate) async fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exit> {
+    let (directory, plan, config) = plan(args)?;
     let report = examine(&directory, plan)?;
-    output.either(|| report.json(), || as_text(&report))?;
+    let exceptions = match &config {
+        Some(config) => cluster_view::shared_failures(config).await,
+        None => Vec::new(),
+    };
+    output.either(|| as_json(&report, &exceptions), || as_text(&report, &exceptions))?;
     Ok(if report.verdict.mode.is_some() { Exit::Done } else { Exit::NothingJustified })
 }
 
-/// The directory, and what is planned for it.
-fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
+/// The directory, what is planned for it, and its configuration.
+fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan, Option<NodeConfig>)> {
     let size = args.size.as_deref().map(parse_size).transpose();
     let size = size.map_err(|reason| UsageError(format!("--size: {reason}")))?;
     let layers = |config| {
@@ -47,27 +54,41 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
     };
     let config = args.config.map(layers).transpose()?;
     let config = config.map(|layers| NodeConfig::from_layers(&layers)).transpose()?;
-    let config = config.as_ref();
-    let from_config = config.map(|config| config.data_directory.clone());
+    let from_config = config.as_ref().map(|config| config.data_directory.clone());
     let directory = args.dir.map(PathBuf::from).or(from_config).ok_or_else(|| {
         UsageError(
             "which directory? `cairn doctor DIR`, or --config with the server's configuration"
                 .into(),
         )
     })?;
-    let voters = config.map(|config| config.members.len());
+    let voters = config.as_ref().map(|config| config.members.len());
     let plan = Plan {
         voters: args.voters.or(voters).unwrap_or(DEFAULT_VOTERS),
-        size_bytes: size.or(config.map(|config| config.storage.size_bytes)),
-        contract_asserted: config.is_some_and(|config| config.storage.assert_device_contract),
+        size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),
+        contract_asserted: config
+            .as_ref()
+            .is_some_and(|config| config.storage.assert_device_contract),
+        window: config
+            .as_ref()
+            .map_or_else(SyncWindow::default, |config| SyncWindow::of(&config.storage)),
     };
-    Ok((directory, plan))
+    Ok((directory, plan, config))
 }
 
-fn as_text(report: &Report) -> String {
+fn as_json(report: &Report, exceptions: &[String]) -> Value {
+    let mut json = report.json();
+    if let Some(verdict) = json.get_mut("verdict").and_then(Value::as_object_mut) {
+        verdict.insert("exceptions".into(), exceptions.into());
+    }
+    json
+}
+
+fn as_text(report: &Report, exceptions: &[String]) -> String {
     let rows = report.findings().into_iter().map(|finding| {
         vec![finding.grade.word().to_string(), finding.name, finding.value, finding.why.to_string()]
     });
     let findings = table(&["", "FINDING", "VALUE", "WHY IT MATTERS"], rows);
-    format!("{findings}\n\n{}", report.conclusion().join("\n"))
+    let exceptions = exceptions.iter().map(|sentence| format!("but {sentence}"));
+    let conclusion: Vec<String> = report.conclusion().into_iter().chain(exceptions).collect();
+    format!("{findings}\n\n{}", conclusion.join("\n"))
 }

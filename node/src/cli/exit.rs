@@ -7,7 +7,7 @@ use cairn_node::config::ConfigError;
 use std::io;
 use std::process::ExitCode;
 
-/// Shown under every `--help`.
+/// Shown under `cairn --help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0  done

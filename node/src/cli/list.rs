@@ -6,6 +6,7 @@ use super::exit::Exit;
 use super::output::Output;
 use cairn_client::ListOptions;
 use clap::Args;
+use serde_json::Value;
 use std::ffi::OsString;
 
 /// Items of one request, if more are asked for.
@@ -45,8 +46,10 @@ pub(crate) struct ListArgs {
     connect: ConnectOptions,
 }
 
-/// Text: a line per key, key and value escaped, with a tab between them. JSON: a line per key.
+/// Text: a line per key, key and value escaped, with a tab between them. JSON: one document with
+/// all `items`, and `more`: whether keys follow the last one.
 pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit> {
+    let mut printed = Printed { output, items: 0 };
     let client = args.connect.client()?;
     let mut start_after = key_bytes(args.start_after, args.escaped)?;
     let prefix = key_bytes(args.prefix, args.escaped)?;
@@ -61,13 +64,15 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
         let page = client.list(options).await?;
         for item in &page.items {
             let value = (!args.keys_only).then_some(&item.value[..]);
-            output.either(
+            printed.item(
                 || item_json(&item.key, value, item.version),
                 || item_text(&item.key, value),
             )?;
         }
         left -= page.items.len().min(left);
-        let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(Exit::Done) };
+        let Some(last) = page.items.last().filter(|_| page.more) else {
+            return printed.end(false);
+        };
         start_after = last.key.to_vec();
         if left == 0 {
             if args.limit != 0 && !output.is_json() {
@@ -76,8 +81,37 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
                     escape(&start_after)
                 );
             }
-            return Ok(Exit::Done);
+            return printed.end(true);
         }
+    }
+}
+
+/// Items as they come, so that no list is too long to be printed.
+struct Printed<'a> {
+    output: &'a Output,
+    items: u64,
+}
+
+impl Printed<'_> {
+    fn item(
+        &mut self,
+        value: impl FnOnce() -> Value,
+        text: impl FnOnce() -> String,
+    ) -> std::io::Result<()> {
+        self.items += 1;
+        match (self.output.is_json(), self.items) {
+            (false, _) => self.output.line(&text()),
+            (true, 1) => self.output.part(&format!("{{\"items\":[{}", value())),
+            (true, _) => self.output.part(&format!(",{}", value())),
+        }
+    }
+
+    fn end(self, more: bool) -> anyhow::Result<Exit> {
+        if self.output.is_json() {
+            let begin = if self.items == 0 { "{\"items\":[" } else { "" };
+            self.output.line(&format!("{begin}],\"more\":{more}}}"))?;
+        }
+        Ok(Exit::Done)
     }
 }
 

@@ -11,24 +11,41 @@ const QUIET: &[&str] = &["openraft=off", "h2=warn", "hyper=warn", "tower=warn"];
 /// Operators' calls are logged at every level of the rest.
 const AUDIT: &str = "audit=info";
 
+/// Changes what the running log shows.
+pub(crate) type SetLevel = Box<dyn Fn(&str) -> Result<(), UsageError> + Send + Sync>;
+
 /// Starts logging. Directives in the configuration override the defaults for libraries.
-pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
-    let bad = |error: &dyn std::fmt::Display| {
-        UsageError(format!("`log.level` is `{}`: {error}", config.level))
-    };
-    let mut filter = EnvFilter::new("");
-    let given = config.level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
-    for directive in QUIET.iter().copied().chain([AUDIT]).chain(given) {
-        filter = filter.add_directive(directive.parse().map_err(|error| bad(&error))?);
-    }
+pub(crate) fn start(config: &LogConfig) -> Result<SetLevel, UsageError> {
+    let bad = |error: &dyn std::fmt::Display| bad_level(&config.level, error);
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(&config.level)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    let started = if config.json {
-        builder.json().flatten_event(true).try_init()
-    } else {
-        builder.with_target(false).try_init()
-    };
-    started.map_err(|error| bad(&error))
+    if config.json {
+        let builder = builder.json().flatten_event(true).with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.try_init().map_err(|error| bad(&error))?;
+        return Ok(Box::new(move |level| {
+            handle.reload(filter(level)?).map_err(|error| bad_level(level, &error))
+        }));
+    }
+    let builder = builder.with_target(false).with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.try_init().map_err(|error| bad(&error))?;
+    Ok(Box::new(move |level| {
+        handle.reload(filter(level)?).map_err(|error| bad_level(level, &error))
+    }))
+}
+
+fn filter(level: &str) -> Result<EnvFilter, UsageError> {
+    let mut filter = EnvFilter::new("");
+    let given = level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    for directive in QUIET.iter().copied().chain([AUDIT]).chain(given) {
+        filter = filter.add_directive(directive.parse().map_err(|error| bad_level(level, &error))?);
+    }
+    Ok(filter)
+}
+
+fn bad_level(level: &str, error: &dyn std::fmt::Display) -> UsageError {
+    UsageError(format!("`log.level` is `{level}`: {error}"))
 }

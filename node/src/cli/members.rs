@@ -15,7 +15,15 @@ pub(crate) struct MembersArgs {
 }
 
 pub(crate) async fn run(args: MembersArgs, output: &Output) -> anyhow::Result<Exit> {
-    let members = args.connect.client()?.members().await?;
+    let client = args.connect.client()?;
+    let members = client.members().await?;
+    if members.is_empty() {
+        let answers = client.statuses().await;
+        let why = answers.into_iter().find_map(|(_, answer)| answer.ok()?.not_ready);
+        let tried = client.endpoints();
+        let last_error = why.unwrap_or_else(|| "the cluster is not formed".into());
+        return Err(cairn_client::Error::Unavailable { tried, last_error }.into());
+    }
     output.either(|| members.iter().map(as_json).collect(), || as_text(&members))?;
     Ok(Exit::Done)
 }

@@ -3,6 +3,7 @@
 mod access;
 mod bench;
 mod bytes_text;
+mod cluster_view;
 mod completions;
 mod config;
 mod confirm;
@@ -14,17 +15,20 @@ mod exit;
 mod format;
 mod get;
 mod grow;
+mod help;
 mod inspect;
 mod list;
 mod logging;
 mod members;
 mod output;
 mod put;
+mod reload;
 mod scrub;
 mod serve;
 mod server_options;
 mod status;
 mod unsafe_recovery;
+mod usage;
 mod zeroing;
 
 use clap::{Parser, Subcommand};
@@ -42,13 +46,13 @@ const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
     name = "cairn",
     version,
     about = "A replicated key-value store for NVMe machines, without an fsync on its write path",
-    after_help = exit::TABLE,
+    after_help = help::after(),
     max_term_width = 110
 )]
 struct Cli {
-    /// How to print results. In JSON a key or value that is UTF-8 is the member `key` or `value`;
-    /// any other is `key_base64` or `value_base64`.
+    /// Print `text` for people, or one `json` document
     #[arg(short, long, value_enum, default_value_t = Output::Text, global = true)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
     output: Output,
 
     #[command(subcommand)]
@@ -101,7 +105,10 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::refused(&error),
+    };
     let output = cli.output;
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
@@ -133,7 +140,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Dev(args) => dev::run(args, output).await,
         Command::Format(args) => format::run(args, output).await,
         Command::Grow(args) => grow::run(args, output).await,
-        Command::Doctor(args) => doctor::run(args, output),
+        Command::Doctor(args) => doctor::run(args, output).await,
         Command::Inspect(args) => inspect::run(args, output).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Put(args) => put::run(args, output).await,
@@ -146,7 +153,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Access(args) => access::run(args, output),
-        Command::Config(args) => config::run(args, output),
+        Command::Config(args) => config::run(args, output).await,
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -1,4 +1,7 @@
 //! Results on standard output, errors on standard error, as text or JSON.
+//!
+//! What holds here: in JSON a command that succeeds prints one document, on one line. A command that
+//! fails prints its error as one document on standard error.
 
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -34,6 +37,11 @@ impl Output {
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
         if self.is_json() { self.json(&value()) } else { self.line(&text()) }
+    }
+
+    /// Part of one JSON document.
+    pub(crate) fn part(&self, text: &str) -> io::Result<()> {
+        io::stdout().lock().write_all(text.as_bytes())
     }
 
     /// Exactly these bytes. On a terminal a line end follows if they have none.

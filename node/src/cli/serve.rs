@@ -3,6 +3,7 @@
 use super::exit::Exit;
 use super::format::format;
 use super::logging;
+use super::reload::Reload;
 use super::server_options::ServerOptions;
 use anyhow::Context;
 use cairn_engine::Geometry;
@@ -36,7 +37,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         layers.add_assignment("--log-format", &format!("log.format={format}"))?;
     }
     let config = NodeConfig::from_layers(&layers)?;
-    logging::start(&LogConfig::from_layers(&layers)?)?;
+    let set_level = logging::start(&LogConfig::from_layers(&layers)?)?;
+    let reload = Reload::new(args.server, args.log_format, set_level, layers.settings())?;
     cairn_node::platform::raise_descriptors();
 
     if config.storage.format_empty && is_empty(&config.data_directory)? {
@@ -67,6 +69,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     tokio::select! {
         biased;
+        () = reload.run(&node) => Ok(Exit::Done),
         reason = node.stopped() => {
             // The engine has already logged its failure.
             match node.engine().status().failed {

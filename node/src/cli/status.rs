@@ -6,11 +6,12 @@ use super::output::{Output, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_engine::MemberState;
 use cairn_node::config::format_rounded;
-use cairn_node::{durability, promise};
+use cairn_node::durability;
+use cairn_node::promise::{self, SyncWindow};
 use cairn_raft::NodeId;
 use clap::Args;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long one node may take. A node that is down must not delay the answers of the others.
@@ -22,17 +23,28 @@ const OPERATOR_CALLS: usize = 3;
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     connect: ConnectOptions,
+
+    /// Only the nodes given with --endpoints, not the other members that they name; exit code 6 if
+    /// one of them serves no client now
+    #[arg(long)]
+    only: bool,
 }
 
 /// A node's address and its answer, or why it has none.
-type Answer = (String, Result<NodeStatus, Error>);
+pub(super) type Answer = (String, Result<NodeStatus, Error>);
 
 pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
     let client = args.connect.client_within(NODE_TIMEOUT)?;
-    // This learns the members beyond the given endpoints. If nothing answers, the error of each
-    // endpoint follows below.
-    let _ = client.members().await;
+    if !args.only {
+        // This learns the members beyond the given endpoints. If nothing answers, the error of each
+        // endpoint follows below.
+        let _ = client.members().await;
+    }
     let mut answers = client.statuses().await;
+    if args.only {
+        let asked = args.connect.endpoints()?;
+        answers.retain(|(endpoint, _)| asked.contains(endpoint));
+    }
     answers.sort_by_key(|(endpoint, answer)| {
         (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
     });
@@ -40,7 +52,9 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
     let has_leader =
         answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(|node| node.leader.is_some()));
     let denied = answers.iter().any(|(_, answer)| answer.as_ref().is_err_and(Error::is_denied));
-    Ok(match has_leader {
+    let ready = |(_, answer): &Answer| answer.as_ref().is_ok_and(|node| node.not_ready.is_none());
+    let good = if args.only { answers.iter().all(ready) } else { has_leader };
+    Ok(match good {
         _ if denied => Exit::NotAllowed,
         true => Exit::Done,
         false => Exit::Unavailable,
@@ -69,6 +83,7 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "stopped_reason": node.stopped_reason,
         "member_state": node.member_state,
         "election_blocked": node.election_blocked,
+        "not_ready": node.not_ready,
         "last_log_term": node.last_log_term,
         "boot_epoch": node.boot_epoch.0,
         "unsafe_recoveries": node.unsafe_recoveries,
@@ -101,8 +116,11 @@ fn durability_json(durability: &DurabilityStatus) -> Value {
         "mode": durability.mode,
         "chosen": durability.chosen,
         "device_contract": durability.device_contract,
-        "promise": durability.mode.parse().ok().map(promise::sentence),
+        "promise": durability.mode.parse().ok().map(|mode| promise::sentence(mode, window(durability))),
         "warnings": durability.warnings,
+        "exceptions": durability.exceptions,
+        "sync_interval_ms": millis(durability.sync_interval),
+        "sync_bytes": durability.sync_bytes,
     })
 }
 
@@ -145,12 +163,11 @@ fn as_text(answers: &[Answer]) -> String {
     let blocked: BTreeSet<&String> =
         nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
     notes.extend(blocked.into_iter().cloned());
+    notes.extend(warnings(answers));
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
                 rows.push(row(endpoint, node));
-                let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
-                notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
                 let latest = node.operator_calls.len().saturating_sub(OPERATOR_CALLS);
                 let calls = node.operator_calls.iter().skip(latest);
                 notes.extend(calls.map(|call| operator_note(endpoint, call)));
@@ -164,7 +181,9 @@ fn as_text(answers: &[Answer]) -> String {
                          checkpoints were damaged; it neither votes nor serves{until}"
                     ));
                 }
-                if node.member_state == "joining" {
+                // A node of a cluster that is not formed yet joins nothing.
+                let joins = node.not_ready.as_ref().is_none_or(|why| why.starts_with("joining"));
+                if node.member_state == "joining" && joins {
                     notes.push(format!(
                         "{endpoint} is joining: it is not a voter yet; in a formed cluster it takes its slot once the leader had \
                          no contact with the old identity of the slot for 5 s and everything is copied"
@@ -172,6 +191,8 @@ fn as_text(answers: &[Answer]) -> String {
                 }
                 if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} has stopped serving: {reason}"));
+                } else if let Some(reason) = untold(node) {
+                    notes.push(format!("{endpoint} is not ready: {reason}"));
                 }
             }
             Err(reason) => {
@@ -184,13 +205,46 @@ fn as_text(answers: &[Answer]) -> String {
     table_with_notes(&head, rows, notes)
 }
 
-/// The promise of each mode that some node runs in.
+/// Each warning once, with the nodes that it concerns.
+fn warnings(answers: &[Answer]) -> Vec<String> {
+    let mut concerned: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+    for (endpoint, answer) in answers {
+        let durability = answer.as_ref().ok().and_then(|node| node.durability.as_ref());
+        for warning in durability.into_iter().flat_map(|durability| &durability.warnings) {
+            concerned.entry(warning).or_default().push(endpoint);
+        }
+    }
+    let note = |(warning, endpoints): (&String, Vec<&str>)| {
+        format!("{}: warning: {warning}", endpoints.join(", "))
+    };
+    concerned.into_iter().map(note).collect()
+}
+
+/// Why the node is not ready, unless another note says it.
+fn untold(node: &NodeStatus) -> Option<&String> {
+    let reason = node.not_ready.as_ref().filter(|_| node.election_blocked.is_none())?;
+    let told = ["joining", "recovering"].iter().any(|state| reason.starts_with(state));
+    (!told).then_some(reason)
+}
+
+/// The promise of each mode that some node runs in, and where it does not hold.
 pub(super) fn promises(answers: &[Answer]) -> Vec<String> {
-    let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    let modes: BTreeSet<&str> =
-        nodes.filter_map(|node| Some(node.durability.as_ref()?.mode.as_str())).collect();
-    let sentence = |mode: &str| Some(format!("{mode}: {}", promise::sentence(mode.parse().ok()?)));
-    modes.into_iter().filter_map(sentence).collect()
+    let nodes =
+        || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.durability.as_ref());
+    let sentence = |durability: &DurabilityStatus| {
+        let sentence = promise::sentence(durability.mode.parse().ok()?, window(durability));
+        Some(format!("{}: {sentence}", durability.mode))
+    };
+    let promises: BTreeSet<String> = nodes().filter_map(sentence).collect();
+    let exceptions: BTreeSet<String> = nodes()
+        .flat_map(|durability| &durability.exceptions)
+        .map(|sentence| format!("but {sentence}"))
+        .collect();
+    promises.into_iter().chain(exceptions).collect()
+}
+
+fn window(durability: &DurabilityStatus) -> SyncWindow {
+    SyncWindow { interval: durability.sync_interval, bytes: durability.sync_bytes }
 }
 
 /// The mode, how it was chosen, and for mode `device` how its contract is known.

@@ -11,14 +11,14 @@ pub use world::{Environment, Progress, format, grow, inspect, termination};
 
 use crate::access::{AccessTable, Entries};
 use crate::admission::memory::Reads;
-use crate::config::NodeConfig;
+use crate::config::{Limits, NodeConfig, ScrubConfig};
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
 use cairn_engine::{Engine, Identity, Options};
-use cairn_raft::{NodeId, Replica, ReplicaConfig, await_replaceable};
+use cairn_raft::{Machine, NodeId, Replica, ReplicaConfig, await_replaceable};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
     ClientThreads, address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers,
-    watch_delay, watch_device,
+    watch_delay, watch_device, watch_failure_domains,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -45,6 +45,8 @@ pub struct Node {
     metrics: Arc<Metrics>,
     access: AccessTable,
     election_blocked_state: ElectionBlockedState,
+    service: KvService,
+    reads: Reads,
     running: Mutex<Option<Running>>,
 }
 
@@ -65,7 +67,9 @@ impl Node {
         config.validate()?;
         let durability = world::durability(&config)?;
         let engine = open_engine(&config, &durability, &environment).await?;
-        match assemble(config, durability, environment.seed, engine.clone()).await {
+        match assemble(config, durability, (environment.seed, environment.kernel), engine.clone())
+            .await
+        {
             Ok(node) => Ok(node),
             Err(error) => {
                 if let Err(closing) = engine.close().await {
@@ -110,6 +114,14 @@ impl Node {
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
     pub fn election_blocked(&self) -> Option<String> {
         self.election_blocked_state.of(&self.replica)
+    }
+
+    /// Applies what can change while the node runs: limits of requests, and the scrubber's rate. The
+    /// number of connections and of sessions, and the size of a request that is decoded, stay.
+    pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
+        self.service.set_limits(limits);
+        self.reads.resize(limits.max_read_bytes);
+        self.replica.set_scrub_rate(scrub.rate_bytes);
     }
 
     /// Resolves with the reason when the member fails and stops; never while it serves.
@@ -217,7 +229,7 @@ async fn begin_empty(
 async fn assemble(
     config: NodeConfig,
     durability: Durability,
-    seed: u64,
+    (seed, kernel): (u64, u64),
     engine: Engine,
 ) -> Result<Node, Error> {
     let clients = bind(&config.client_address, "clients", "listen.client").await?;
@@ -231,7 +243,8 @@ async fn assemble(
     })?;
     let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
     let replica =
-        Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
+        Replica::start(replica_config(&config, &durability, &engine, (seed, kernel)), engine)
+            .await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
     let access = AccessTable::new(config.access.is_empty(), &config.access);
@@ -253,7 +266,15 @@ async fn assemble(
     others.extend(report_moved(&config, &replica));
     others.extend(watch_delay(&metrics));
     others.extend(watch_outages(&config, &replica, &election_blocked_state)?);
-    let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
+    others.extend(watch_failure_domains(&durability, &replica));
+    let clients = serve_clients(
+        clients,
+        config.clone(),
+        service.clone(),
+        (replica.clone(), election_blocked_state.clone()),
+        reads.clone(),
+        stopping,
+    );
     let clients = client_threads.handle().spawn(clients);
     let identity = replica.node_id();
     info!("mode {}", durability.promise());
@@ -267,7 +288,7 @@ async fn assemble(
           peer = %peer_address, "serving");
     let running =
         Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
-    Ok(Node { config, replica, metrics, access, election_blocked_state, running })
+    Ok(Node { config, replica, metrics, access, election_blocked_state, service, reads, running })
 }
 
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration
@@ -295,7 +316,7 @@ fn replica_config(
     config: &NodeConfig,
     durability: &Durability,
     engine: &Engine,
-    seed: u64,
+    (seed, kernel): (u64, u64),
 ) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // The log shares the data area with the keys. Keep at most this much of it, so that small
@@ -312,6 +333,7 @@ fn replica_config(
         max_sessions: config.limits.max_sessions,
         scrub_rate_bytes: config.scrub.rate_bytes,
         scrub_cycle: config.scrub.cycle,
+        machine: Machine { kernel, failure_domain: config.failure_domain.clone() },
         seed,
         ..defaults
     }

@@ -49,11 +49,17 @@ pub(crate) struct Key {
     pub default: Option<&'static str>,
     /// One line for `config print` and the example file.
     pub doc: &'static str,
+    /// Whether a running node takes another value when it reads its configuration again.
+    pub live: bool,
 }
 
 impl Key {
     const fn means(self, doc: &'static str) -> Key {
         Key { doc, ..self }
+    }
+
+    const fn live(self) -> Key {
+        Key { live: true, ..self }
     }
 
     /// The environment variable that sets it.
@@ -64,11 +70,11 @@ impl Key {
 
 /// A key with its default.
 const fn key(name: &'static str, kind: Kind, default: &'static str) -> Key {
-    Key { name, kind, default: Some(default), doc: "" }
+    Key { name, kind, default: Some(default), doc: "", live: false }
 }
 
 const fn required(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, default: None, doc: "" }
+    Key { name, kind, default: None, doc: "", live: false }
 }
 
 /// The longest key that fits a journal record with space to spare. A stored key may be this long,
@@ -88,6 +94,8 @@ pub(crate) const KEYS: &[Key] = &[
         .means("what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members"),
     key("members", Members, "")
         .means("initial members; empty: only this one. In the file, as tables [members.1] with client and peer"),
+    key("failure_domain", Text, "none")
+        .means("what fails as a whole with this machine, such as a rack or a host of virtual machines; status warns of voters that share it"),
     key("listen.client", Address, "127.0.0.1:7400").means("address that serves clients"),
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
@@ -95,21 +103,29 @@ pub(crate) const KEYS: &[Key] = &[
     key("access", Access, "")
         .means("who may do what: NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
                 read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\""),
-    key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put"),
-    key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value"),
+    key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put")
+        .live(),
+    key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value")
+        .live(),
     key("limits.max_batch_operations", Integer(1, 1024), "128")
-        .means("most operations of one write request"),
+        .means("most operations of one write request")
+        .live(),
     key("limits.max_request_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
         .means("most bytes of keys and values in one write request"),
-    key("limits.max_list_items", Integer(1, 100_000), "10000").means("most items of one list page"),
+    key("limits.max_list_items", Integer(1, 100_000), "10000").means("most items of one list page")
+        .live(),
     key("limits.max_list_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
-        .means("most bytes of keys and values in one list page"),
+        .means("most bytes of keys and values in one list page")
+        .live(),
     key("limits.max_in_flight_writes", Integer(1, 1_000_000), "4096")
-        .means("most write requests under way; more are refused as overloaded"),
+        .means("most write requests under way; more are refused as overloaded")
+        .live(),
     key("limits.max_in_flight_bytes", Size(1 << 20, 1 << 40), "64MiB")
-        .means("most bytes of write requests under way; more are refused as overloaded"),
+        .means("most bytes of write requests under way; more are refused as overloaded")
+        .live(),
     key("limits.max_read_bytes", Size(16 << 20, 1 << 40), "256MiB")
-        .means("most memory for values being read and for answers not yet sent to clients; more reads wait, or are refused as overloaded"),
+        .means("most memory for values being read and for answers not yet sent to clients; more reads wait, or are refused as overloaded")
+        .live(),
     key("limits.max_connections", Integer(1, 1_000_000), "10000")
         .means("most client connections at once, and at most three quarters of the files that the process may open; more are closed"),
     key("limits.max_sessions", Integer(1, 1_000_000), "10000")
@@ -147,14 +163,16 @@ pub(crate) const KEYS: &[Key] = &[
         .means("threads that serve client connections, beside the thread that replicates and stores; 0: that thread serves them too; \
                 auto: 0 with one or two processors, else one less than there are, at most 8"),
     key("scrub.rate_bytes", Size(4096, 1 << 40), "10MiB")
-        .means("bytes that the scrubber reads in a second, at most"),
+        .means("bytes that the scrubber reads in a second, at most")
+        .live(),
     key("scrub.cycle_days", Integer(1, 3650), "30")
         .means("days from the start of one full scrub to the next"),
     key("unsafe_recovery.automatic", FLAG, "false")
         .means("true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
                 an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`"),
     key("log.level", Text, "info")
-        .means("error, warn, info, debug or trace; or directives such as info,cairn_raft=debug"),
+        .means("error, warn, info, debug or trace; or directives such as info,cairn_raft=debug")
+        .live(),
     key("log.format", Choice(&["human", "json"]), "human").means("how the server writes its log"),
 ];
 

@@ -51,6 +51,8 @@ pub struct Setting {
     pub doc: &'static str,
     /// The environment variable that sets it.
     pub variable: String,
+    /// Whether a running node takes another value when it reads its configuration again.
+    pub live: bool,
 }
 
 /// A configuration that is being read.
@@ -187,7 +189,14 @@ impl Layers {
             Some((value, source)) => (Some(value.clone()), source.clone()),
             None => (key.default.map(str::to_string), Source::Default),
         };
-        Setting { key: key.name, value, source, doc: key.doc, variable: key.variable() }
+        Setting {
+            key: key.name,
+            value,
+            source,
+            doc: key.doc,
+            variable: key.variable(),
+            live: key.live,
+        }
     }
 
     /// A key's value.

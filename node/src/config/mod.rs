@@ -16,7 +16,7 @@ pub use layers::{Layers, Setting, Source};
 use crate::access::Entries;
 use cairn_engine::Mode;
 use cairn_engine::io::Backend;
-use cairn_raft::{MemberAddress, NodeId};
+use cairn_raft::{Machine, MemberAddress, NodeId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -52,6 +52,8 @@ pub struct NodeConfig {
     /// Threads that serve client connections; 0: the thread that replicates and stores serves them
     /// too; `None`: by the number of processors.
     pub client_threads: Option<usize>,
+    /// What else fails when this member's machine does; empty: nothing that is known.
+    pub failure_domain: String,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
     /// Whether the members accept data loss without an operator once every voter answers.
@@ -203,6 +205,9 @@ impl NodeConfig {
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
             client_threads: layers.read("threads.clients", keys::parse_threads)?,
+            failure_domain: Some(layers.text("failure_domain")?)
+                .filter(|domain| domain != "none")
+                .unwrap_or_default(),
             scrub: read_scrub(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
         };
@@ -221,6 +226,14 @@ impl NodeConfig {
                 "cluster name `{}` has {} bytes; at most 64",
                 self.cluster,
                 self.cluster.len()
+            ));
+        }
+        if self.failure_domain.len() > Machine::DOMAIN_BYTES_MAX {
+            return conflict(format!(
+                "failure_domain `{}` has {} bytes; at most {}",
+                self.failure_domain,
+                self.failure_domain.len(),
+                Machine::DOMAIN_BYTES_MAX
             ));
         }
         if !self.members.contains_key(&self.slot) {

@@ -34,6 +34,7 @@ pub use verdict::{
     Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Transfer, Verdict, judge,
 };
 
+use crate::promise::SyncWindow;
 use std::path::{Path, PathBuf};
 
 /// The roots of the kernel's filesystems; other ones in tests.
@@ -69,6 +70,8 @@ pub struct Plan {
     pub size_bytes: Option<u64>,
     /// Whether the operator asserts that the device keeps completed writes and does not tear them.
     pub contract_asserted: bool,
+    /// How much a background sync may be behind.
+    pub window: SyncWindow,
 }
 
 /// Why a location cannot be examined.

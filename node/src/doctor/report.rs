@@ -52,7 +52,7 @@ impl Report {
         let mut lines = match self.verdict.mode {
             Some(mode) => vec![
                 format!("verdict: {mode} (for {voters}{contract})"),
-                format!("  {}", promise::sentence(mode)),
+                format!("  {}", promise::sentence(mode, self.plan.window)),
             ],
             None => {
                 vec![format!("verdict: none (for {voters}): no mode's promise can be kept here")]
@@ -85,7 +85,7 @@ impl Report {
             "findings": self.findings(),
             "verdict": {
                 "mode": self.verdict.mode.map(Mode::name),
-                "promise": self.verdict.mode.map(promise::sentence),
+                "promise": self.verdict.mode.map(|mode| promise::sentence(mode, self.plan.window)),
                 "device_contract": self.verdict.contract,
                 "warnings": reasons_json(self.warnings()),
                 "refused": MODES

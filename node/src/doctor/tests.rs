@@ -104,8 +104,13 @@ fn facts(stack: Result<Vec<Layer>, String>) -> Facts {
     }
 }
 
+fn plan(size_bytes: Option<u64>) -> Plan {
+    let window = crate::promise::SyncWindow::default();
+    Plan { voters: 3, size_bytes, contract_asserted: false, window }
+}
+
 fn report(facts: Facts) -> Report {
-    Report::new(facts, Plan { voters: 3, size_bytes: Some(10 << 30), contract_asserted: false })
+    Report::new(facts, plan(Some(10 << 30)))
 }
 
 fn bad(report: &Report) -> Vec<Finding> {
@@ -456,7 +461,7 @@ fn the_clock_is_read_from_sysfs() {
 #[test]
 fn free_space_is_compared_with_the_planned_size() {
     let space = |size_bytes| {
-        let plan = Plan { voters: 3, size_bytes, contract_asserted: false };
+        let plan = plan(size_bytes);
         let findings = Report::new(facts(nvme_machine().stack("259:1")), plan).findings();
         findings.into_iter().find(|finding| finding.name == "space").expect("a finding")
     };

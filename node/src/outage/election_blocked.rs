@@ -6,10 +6,12 @@
 //! bring the cluster back, also as a leader that the others cannot reach.
 
 use super::MemberSurvey;
+use crate::failure_domains::listed;
 use cairn_client::NodeStatus;
 use cairn_engine::MemberState;
 use cairn_raft::Replica;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Why a cluster without a leader cannot elect one.
@@ -56,7 +58,37 @@ impl ElectionBlocked {
     }
 }
 
+/// A member that does not vote in a formed cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outside {
+    /// Its slot has a voter, which is another node.
+    Joining,
+    /// No voter has its slot; the sentence about that.
+    NoConfiguration(String),
+}
+
+/// What an operator needs to know of a slot that no voter has.
+pub fn no_configuration(slot: u16, voters: &BTreeSet<u16>) -> String {
+    format!(
+        "slot {slot} is in no configuration of the cluster, whose voters are slots {}: this member serves nobody; correct `slot` \
+         and `members` in its configuration",
+        listed(voters)
+    )
+}
+
 impl MemberSurvey {
+    /// The place of a member of this slot that does not vote, if the cluster is formed.
+    pub(super) fn outside(&self, slot: u16) -> Option<Outside> {
+        let voters: BTreeSet<u16> = self.slots.keys().copied().collect();
+        if voters.is_empty() {
+            return None;
+        }
+        if voters.contains(&slot) {
+            return Some(Outside::Joining);
+        }
+        Some(Outside::NoConfiguration(no_configuration(slot, &voters)))
+    }
+
     /// Why the election is blocked, if it is, as far as the answering members know.
     pub fn election_blocked(&self) -> Option<ElectionBlocked> {
         let serves = |node: &NodeStatus| node.stopped_reason.is_none();
@@ -81,18 +113,39 @@ impl MemberSurvey {
     }
 }
 
-/// The sentence that this member reports while an election is blocked. Clones share it.
+/// What this member reports while no leader is known: the sentence about a blocked election, and the
+/// one about a member that is in no configuration. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct ElectionBlockedState(Arc<Mutex<Option<String>>>);
+pub(crate) struct ElectionBlockedState {
+    blocked: Arc<Mutex<Option<String>>>,
+    outside: Arc<Mutex<Option<Outside>>>,
+}
 
 impl ElectionBlockedState {
     /// The sentence, while no leader is known.
     pub(crate) fn of(&self, replica: &Replica) -> Option<String> {
-        let said = self.0.lock().clone()?;
+        let said = self.blocked.lock().clone()?;
         replica.status().leader.is_none().then_some(said)
     }
 
-    pub(super) fn set(&self, sentence: Option<String>) {
-        *self.0.lock() = sentence;
+    /// Why nobody is served here and waiting alone changes nothing: the election is blocked, this
+    /// member is in no configuration, or the cluster is not formed.
+    pub(crate) fn no_service(&self, replica: &Replica) -> Option<String> {
+        if let Some(blocked) = self.of(replica) {
+            return Some(blocked);
+        }
+        if replica.votes() {
+            return None;
+        }
+        match self.outside.lock().clone() {
+            Some(Outside::Joining) => None,
+            Some(Outside::NoConfiguration(sentence)) => Some(sentence),
+            None => replica.not_formed(),
+        }
+    }
+
+    pub(super) fn set(&self, blocked: Option<String>, outside: Option<Outside>) {
+        *self.blocked.lock() = blocked;
+        *self.outside.lock() = outside;
     }
 }

@@ -16,8 +16,8 @@ mod automatic;
 mod election_blocked;
 mod watch;
 
-pub use election_blocked::ElectionBlocked;
 pub(crate) use election_blocked::ElectionBlockedState;
+pub use election_blocked::{ElectionBlocked, no_configuration};
 pub(crate) use watch::Watch;
 
 use automatic::Automatic;

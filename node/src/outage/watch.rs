@@ -5,7 +5,7 @@
 //! surveys in a row agree on is reported. If only an operator can help, the log has one ERROR line
 //! until there is a leader again.
 
-use super::election_blocked::{ElectionBlocked, ElectionBlockedState};
+use super::election_blocked::{ElectionBlocked, ElectionBlockedState, Outside};
 use super::{Automatic, MemberSurvey, survey};
 use cairn_client::{Client, Options};
 use cairn_raft::Replica;
@@ -25,6 +25,8 @@ pub(crate) struct Watch {
     automatic: Option<Automatic>,
     /// What the last survey found.
     before: Option<ElectionBlocked>,
+    /// What was logged last about a member that is in no configuration.
+    logged_outside: Option<String>,
     /// What was logged last since a leader was known.
     logged: Option<ElectionBlocked>,
 }
@@ -43,7 +45,15 @@ impl Watch {
     ) -> Result<Watch, cairn_client::Error> {
         let client = Options::new(endpoints).deadline(NODE_TIMEOUT).build()?;
         let automatic = automatic.then(|| Automatic::new(replica.node_id(), client.clone()));
-        Ok(Watch { replica, client, election_blocked_state, automatic, before: None, logged: None })
+        Ok(Watch {
+            replica,
+            client,
+            election_blocked_state,
+            automatic,
+            before: None,
+            logged_outside: None,
+            logged: None,
+        })
     }
 
     /// Runs until dropped.
@@ -51,7 +61,7 @@ impl Watch {
         loop {
             sleep(POLL_INTERVAL).await;
             if self.replica.status().leader.is_some() {
-                self.election_blocked_state.set(None);
+                self.election_blocked_state.set(None, None);
                 (self.before, self.logged) = (None, None);
                 if let Some(automatic) = &mut self.automatic {
                     automatic.forget();
@@ -66,6 +76,13 @@ impl Watch {
         }
     }
 
+    /// Logs each such sentence once.
+    fn report_no_configuration(&mut self, sentence: &String) {
+        if self.logged_outside.replace(sentence.clone()).as_ref() != Some(sentence) {
+            warn!(node = %self.replica.node_id(), "{sentence}");
+        }
+    }
+
     fn report(&mut self, found: &MemberSurvey) {
         let election_blocked = found.election_blocked();
         let before = std::mem::replace(&mut self.before, election_blocked.clone());
@@ -75,7 +92,14 @@ impl Watch {
         let sentence = stable
             .as_ref()
             .and_then(|election_blocked| election_blocked.sentence(self.automatic.is_some()));
-        self.election_blocked_state.set(sentence.clone());
+        let outside = match self.replica.votes() {
+            true => None,
+            false => found.outside(self.replica.node_id().slot()),
+        };
+        if let Some(Outside::NoConfiguration(sentence)) = &outside {
+            self.report_no_configuration(sentence);
+        }
+        self.election_blocked_state.set(sentence.clone(), outside);
         let Some((election_blocked, sentence)) = stable.zip(sentence) else { return };
         if self.logged.as_ref().is_some_and(|logged| logged.is_as(&election_blocked)) {
             return;

@@ -5,13 +5,14 @@ use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::config::NodeConfig;
 use crate::doctor::Contract;
-use crate::durability::Durability;
+use crate::failure_domains;
+use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
 use cairn_raft::{MemberAddress, NodeId, ReplicaStatus};
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
-    let limits = &inner.config.limits;
+    let limits = inner.limits();
     let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let status = inner.replica.status();
     proto::HelloResponse {
@@ -69,7 +70,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             unsynced_acks: engine.unsynced_acks,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        durability: Some(durability(&inner.durability, engine.mode)),
+        durability: Some(durability(inner, engine.mode)),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -86,6 +87,9 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
+        not_ready: readiness(&inner.replica, &inner.election_blocked_state)
+            .err()
+            .unwrap_or_default(),
     }
 }
 
@@ -101,7 +105,9 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
 
 /// `mode` is the mode that the engine promises now. It differs from `durability` after a device
 /// withdrew its contract.
-fn durability(durability: &Durability, mode: Mode) -> proto::Durability {
+fn durability(inner: &Inner, mode: Mode) -> proto::Durability {
+    let durability = &inner.durability;
+    let window = durability.window;
     let contract = durability.contract.filter(|_| mode == durability.mode);
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
@@ -116,6 +122,9 @@ fn durability(durability: &Durability, mode: Mode) -> proto::Durability {
         chosen: durability.chosen.name().to_string(),
         device_contract: contract.map(Contract::words).unwrap_or_default().to_string(),
         warnings,
+        exceptions: failure_domains::exceptions(&inner.replica, mode, window),
+        sync_interval_ms: u64::try_from(window.interval.as_millis()).unwrap_or(u64::MAX),
+        sync_bytes: window.bytes,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn name(replica: &Replica) -> &'static str {
 pub(super) fn readable(inner: &Inner) -> Result<(), Status> {
     match inner.replica.member_state() {
         MemberState::Recovering => Err(refusal::recovering(inner.election_blocked())),
-        MemberState::Active if !inner.replica.votes() => Err(refusal::joining()),
+        MemberState::Active if !inner.replica.votes() => Err(refusal::joining(inner.no_service())),
         MemberState::Active => Ok(()),
     }
 }

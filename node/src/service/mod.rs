@@ -27,7 +27,7 @@ use crate::admission::caller::Caller;
 use crate::admission::memory::{ConnectionFlow, Reader, Reads};
 use crate::admission::writes::Admission;
 use crate::admission::{deadline, refusal};
-use crate::config::NodeConfig;
+use crate::config::{Limits, NodeConfig};
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use crate::outage::ElectionBlockedState;
@@ -36,6 +36,7 @@ use cairn_engine::Engine;
 use cairn_raft::Replica;
 use futures::future::Shared;
 use futures::{FutureExt, Stream};
+use parking_lot::RwLock;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,6 +62,7 @@ struct Inner {
     engine: Engine,
     access: AccessTable,
     audit: Audit,
+    limits: RwLock<Limits>,
     admission: Admission,
     /// Charges reads whose connection is not known.
     reader: Reader,
@@ -73,6 +75,16 @@ impl Inner {
     /// The sentence about a blocked election, if the election is blocked.
     fn election_blocked(&self) -> Option<String> {
         self.election_blocked_state.of(&self.replica)
+    }
+
+    /// Why nobody is served here, if waiting alone changes nothing.
+    fn no_service(&self) -> Option<String> {
+        self.election_blocked_state.no_service(&self.replica)
+    }
+
+    /// The limits, which change when the configuration is read again.
+    fn limits(&self) -> Limits {
+        *self.limits.read()
     }
 }
 
@@ -93,6 +105,7 @@ impl KvService {
             engine: replica.engine().clone(),
             access: access.clone(),
             audit: Audit::new(replica.node_id()),
+            limits: RwLock::new(config.limits),
             admission: Admission::new(&config.limits),
             reader: reads.reader(Arc::new(ConnectionFlow::default())),
             metrics: Arc::clone(metrics),
@@ -107,6 +120,12 @@ impl KvService {
         let credentials = Credentials::of(request.extensions(), request.metadata());
         let identity = self.inner.access.identify(&credentials).map_err(refusal::denied)?;
         Ok(Caller::of(identity, request.extensions(), &self.inner.reader))
+    }
+
+    /// Applies other limits to the requests that come from now on.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        *self.inner.limits.write() = *limits;
+        self.inner.admission.resize(limits);
     }
 
     async fn measured<T>(

@@ -97,7 +97,7 @@ pub(super) async fn list(
     budget: Duration,
 ) -> Result<proto::ListResponse, Status> {
     caller.may(Need::List(&request.prefix))?;
-    let limits = &inner.config.limits;
+    let limits = inner.limits();
     for (name, key) in [("prefix", &request.prefix), ("start_after", &request.start_after)] {
         if !key.is_empty() {
             validate::key(key).map_err(|status| {
@@ -194,7 +194,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
         .replica
         .read_barrier()
         .await
-        .map_err(|error| refusal::of_read(&inner.config, inner.election_blocked(), error))
+        .map_err(|error| refusal::of_read(&inner.config, inner.no_service(), error))
 }
 
 async fn in_time<T>(

@@ -17,11 +17,11 @@ pub(super) async fn write(
     budget: Duration,
 ) -> Result<proto::WriteResponse, Status> {
     allowed(caller, &request)?;
-    let checked = validate::write(&inner.config.limits, request)?;
+    let checked = validate::write(&inner.limits(), request)?;
     let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.election_blocked(), error)),
+        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.no_service(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!(
             "no quorum within {} ms",
             budget.as_millis()

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::ids::{MemberAddress, NodeId};
+use super::machine::Machine;
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct ReplicaConfig {
     /// The interval between the beginnings of two scrub cycles; a cycle that takes longer delays
     /// the next.
     pub scrub_cycle: Duration,
+    /// The machine on which this member runs, for the others to know which voters fail together.
+    pub machine: Machine,
     /// The seed of everything random in the replica except the election timeouts of a real runtime.
     pub seed: u64,
 }
@@ -61,6 +64,7 @@ impl ReplicaConfig {
             max_sessions: 10_000,
             scrub_rate_bytes: 10 << 20,
             scrub_cycle: Duration::from_secs(30 * 24 * 3600),
+            machine: Machine::default(),
             seed: 0,
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod error;
 pub(crate) mod ids;
+pub(crate) mod machine;
 pub(crate) mod proto;
 pub(crate) mod raft_metrics;
 pub(crate) mod runtime;

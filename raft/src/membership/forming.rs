@@ -13,7 +13,7 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::transport::hello;
+use crate::transport::{cause, hello};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn joined(member: &LocalMember) -> bool {
 /// time: a member that was wiped since has another identity.
 async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, String> {
     let own = member.identity.id();
-    let (mut members, mut missing) = (BTreeMap::new(), None);
+    let (mut members, mut missing) = (BTreeMap::new(), Vec::new());
     for (slot, address) in &member.config.initial_members {
         if *slot == own.slot() {
             members.insert(own, address.clone());
@@ -74,18 +74,23 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
                 ));
             }
             Err(status) => {
-                missing = Some(format!("slot {slot} at {}: {}", address.peer, status.message()))
+                missing.push(format!("slot {slot} at {}: {}", address.peer, cause(&status)))
             }
         }
     }
-    missing.map_or(Ok(members), Err)
+    if missing.is_empty() {
+        return Ok(members);
+    }
+    let reason = format!("waiting for {}", missing.join(", "));
+    member.identity.formation.waits(&reason);
+    Err(reason)
 }
 
 async fn form(member: &LocalMember, members: BTreeMap<NodeId, MemberAddress>) {
     let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
     let node = member.identity.id();
     match member.raft.initialize(members).await {
-        Ok(()) => tracing::info!(%node, members = ?names, "the cluster is formed"),
+        Ok(()) => tracing::info!(%node, members = names.join(" "), "the cluster is formed"),
         Err(error) => tracing::error!(%node, %error, "the cluster cannot be formed"),
     }
 }

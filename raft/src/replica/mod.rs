@@ -7,6 +7,7 @@ mod pacer;
 mod peer_service;
 mod read_barrier;
 mod scrub;
+mod serving;
 mod start;
 mod state_hash;
 mod status;
@@ -170,6 +171,11 @@ impl Replica {
     /// Pauses or resumes the scrubber. The choice survives restarts.
     pub fn pause_scrub(&self, pause: bool) {
         self.inner.scrubber.pause(pause);
+    }
+
+    /// Lets the scrubber read at most this many bytes a second from now on.
+    pub fn set_scrub_rate(&self, bytes_per_s: u64) {
+        self.inner.scrubber.set_rate(bytes_per_s);
     }
 
     /// The scrubber's progress and counters.

@@ -2,6 +2,7 @@
 
 use crate::core::runtime;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The shortest wait that is worth a timer.
@@ -11,18 +12,24 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// Spreads reads over time.
 pub(super) struct Pacer {
-    bytes_per_s: u64,
+    bytes_per_s: AtomicU64,
     debt: Mutex<Duration>,
 }
 
 impl Pacer {
     pub(super) fn new(bytes_per_s: u64) -> Pacer {
-        Pacer { bytes_per_s: bytes_per_s.max(1), debt: Mutex::default() }
+        Pacer { bytes_per_s: AtomicU64::new(bytes_per_s.max(1)), debt: Mutex::default() }
+    }
+
+    /// Changes the rate of reads from now on.
+    pub(super) fn set_rate(&self, bytes_per_s: u64) {
+        self.bytes_per_s.store(bytes_per_s.max(1), Ordering::Relaxed);
     }
 
     /// Waits as long as this many bytes take at the rate. Collects small waits into one.
     pub(super) async fn spend(&self, bytes: u64, stopped: impl Fn() -> bool + Send) {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
+        let nanos = u128::from(bytes) * 1_000_000_000
+            / u128::from(self.bytes_per_s.load(Ordering::Relaxed));
         let mut due = {
             let mut debt = self.debt.lock();
             *debt =

@@ -252,6 +252,8 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let identity = &self.member.identity;
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
+        let former = self.member.config.initial_members.keys().next().copied();
+        identity.formation.heard(sender, former, &request.waiting_for);
         let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
         let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
         let last_log_id = self.member.engine.log_bounds(GROUP).last.map(proto::LogId::from);

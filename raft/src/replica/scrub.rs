@@ -98,6 +98,11 @@ impl Scrubber {
         control.status.paused = pause;
     }
 
+    /// Reads at most this many bytes a second from now on.
+    pub(crate) fn set_rate(&self, bytes_per_s: u64) {
+        self.pacer.set_rate(bytes_per_s);
+    }
+
     pub(crate) fn status(&self) -> ScrubStatus {
         let (repaired, unrepairable) = self.member.repairer.counts();
         let control = self.control.lock();
@@ -228,7 +233,17 @@ impl Cycle<'_> {
         if !self.scrubber.interrupted() {
             self.progress.position = DONE;
             self.scrubber.count(|status| status.cycles += 1);
-            tracing::info!(status = ?self.scrubber.status(), "a scrub has ended");
+            let ScrubStatus {
+                damaged, repaired, unrepairable, blocks_checked, values_checked, ..
+            } = self.scrubber.status();
+            tracing::info!(
+                blocks_checked,
+                values_checked,
+                damaged,
+                repaired,
+                unrepairable,
+                "a scrub has ended"
+            );
             self.save().await?;
             self.scrubber.count(|status| status.running = false);
         }

@@ -32,7 +32,8 @@ pub(crate) async fn hello(
 ) -> Result<Answer, Status> {
     // The receiver's identity is not known yet.
     let envelope = identity.to(NodeId::from_u64(0));
-    let request = proto::HelloRequest { envelope, receiver_slot: u32::from(slot) };
+    let waiting_for = identity.formation.waiting_for().unwrap_or_default();
+    let request = proto::HelloRequest { envelope, receiver_slot: u32::from(slot), waiting_for };
     let hello = call_at(address, |mut client| async move { client.hello(request).await });
     let answer = hello.await?;
     // The answering node may be a removed one. That says nothing about this one, so do not pass on
@@ -55,6 +56,13 @@ pub(crate) async fn hello(
 /// The answer came from another node than the one that was asked.
 fn wrong_node(status: Status) -> Status {
     Status::failed_precondition(status.message())
+}
+
+/// Why a call failed: the system's error, if the call did not reach the member, or else what the
+/// member says.
+pub(crate) fn cause(status: &Status) -> String {
+    let causes = std::iter::successors(std::error::Error::source(status), |cause| cause.source());
+    causes.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// A node that asks to join.

@@ -7,8 +7,11 @@
 //! nonce. A member that knows a later boot epoch refuses an earlier one, and another one with the
 //! same number.
 
+use super::formation::Formation;
+use super::machines::Machines;
 use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
+use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory};
@@ -23,6 +26,10 @@ pub(crate) struct PeerIdentity {
     epoch: BootEpoch,
     fencing_history: FencingHistory,
     pub(crate) identities: Identities,
+    /// On which machines this member and the others run.
+    pub(crate) machines: Machines,
+    /// What the formation of the cluster waits for.
+    pub(crate) formation: Formation,
     terms: Terms,
 }
 
@@ -62,8 +69,15 @@ impl PeerIdentity {
             epoch: engine.boot_epoch(),
             fencing_history: engine.fencing_history(),
             identities,
+            machines: Machines::default(),
+            formation: Formation::default(),
             terms: Terms::of(engine),
         }
+    }
+
+    /// The same, for a member that runs on this machine.
+    pub(crate) fn on(self, machine: Machine) -> PeerIdentity {
+        PeerIdentity { machines: Machines::of(machine), ..self }
     }
 
     /// For a node without a data directory, which only asks.
@@ -74,6 +88,8 @@ impl PeerIdentity {
             epoch: BootEpoch { number: 0, nonce: 0 },
             fencing_history: FencingHistory::default(),
             identities: Identities::default(),
+            machines: Machines::default(),
+            formation: Formation::default(),
             terms: Terms::default(),
         }
     }
@@ -97,6 +113,8 @@ impl PeerIdentity {
             boot_nonce: self.epoch.nonce,
             fencing_history: self.fencing_history.to_vec(),
             protocol: PROTOCOL,
+            kernel: self.machines.own().kernel,
+            failure_domain: self.machines.own().failure_domain.clone(),
         })
     }
 
@@ -173,7 +191,10 @@ impl PeerIdentity {
         // A boot epoch that is earlier than one already known, or another boot of the same number.
         let epoch = epoch_of(Some(envelope));
         match self.identities.observe(sender, epoch, &envelope.fencing_history) {
-            Ok(()) => Ok(sender),
+            Ok(()) => {
+                self.machines.observe(sender, envelope);
+                Ok(sender)
+            }
             Err(known) => {
                 let reason = format!(
                     "member {sender} sends from boot epoch {} ({:016x}), and its boot epoch {} ({:016x}) is known: a late \
@@ -221,8 +242,8 @@ mod tests {
             receiver: receiver.as_u64(),
             boot_epoch,
             boot_nonce,
-            fencing_history: vec![],
             protocol: PROTOCOL,
+            ..Envelope::default()
         }
     }
 
@@ -237,6 +258,8 @@ mod tests {
             epoch: BootEpoch { number: 1, nonce: 9 },
             fencing_history: FencingHistory::default(),
             identities,
+            machines: Machines::default(),
+            formation: Formation::default(),
             terms: Terms::default(),
         }
     }
@@ -340,7 +363,7 @@ mod tests {
     fn any_bytes_name_a_sender_of_this_cluster_or_are_refused() {
         let hello = |envelope| {
             let envelope = Some(envelope);
-            proto::HelloRequest { envelope, receiver_slot: 1 }.encode_to_vec()
+            proto::HelloRequest { envelope, receiver_slot: 1, ..Default::default() }.encode_to_vec()
         };
         let (other, own) = (NodeId::new(2, 22), NodeId::new(1, 11));
         let later =

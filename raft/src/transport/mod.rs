@@ -9,8 +9,10 @@ mod ask;
 mod client;
 mod connection;
 mod fetch;
+mod formation;
 pub(crate) mod identity;
 mod link;
+mod machines;
 pub(crate) mod messages;
 mod peer;
 mod policy;
@@ -18,7 +20,7 @@ pub(crate) mod receiver;
 mod sender;
 pub(crate) mod terms;
 
-pub(crate) use ask::{PendingJoin, ask_to_join, ask_to_recover, hello};
+pub(crate) use ask::{PendingJoin, ask_to_join, ask_to_recover, cause, hello};
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;
 #[cfg(test)]

@@ -60,7 +60,8 @@ impl Transfer {
         let held = offset.applied.map(LogId::from);
         let after = Some(offset.last_key).filter(|key| !key.is_empty());
         let mut chunk = offset.next_chunk;
-        tracing::info!(target = %self.link.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");
+        let snapshot = self.outgoing.applied().map(|id| id.to_string()).unwrap_or_default();
+        tracing::info!(target = %self.link.target, snapshot, chunk, "sending a snapshot");
         let mut next = Some(self.outgoing.next_keys(after, held).await);
         while let Some(range) = next {
             let range = range.map_err(|error| self.unreadable(error))?;

@@ -245,6 +245,7 @@ impl Cluster {
         let environment = Environment {
             directory: machine.disk.directory(),
             boot: machine.boot(),
+            kernel: machine.boot().fingerprint(),
             seed: self.plan.seed ^ (u64::from(machine.slot) << 32 | u64::from(life)),
         };
         let Some(host) = self.host(machine) else { return };

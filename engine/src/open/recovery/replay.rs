@@ -187,7 +187,8 @@ fn missing_purged_entries(groups: &BTreeMap<GroupId, Group>, newest: &OpenFile) 
     let purged = group.log.bounds().purged.unwrap_or_default();
     let expected =
         format!("an intact checkpoint that covers entry {purged}, through which the log is purged");
-    let found = format!("damage; the older checkpoint has applied {:?}", group.applied);
+    let applied = group.applied.map_or_else(|| "nothing".to_string(), |id| id.to_string());
+    let found = format!("damage; the older checkpoint has applied {applied}");
     Some(Corruption::new(newest.kind, 0, newest.size(), expected, found).into())
 }
 

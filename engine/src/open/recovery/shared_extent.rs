@@ -29,7 +29,10 @@ pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> 
         offset: *start,
         length: end - start,
         expected: "an extent of one entry of the log".to_owned(),
-        found: format!("{log_ids:?}, which overlap"),
+        found: format!(
+            "{}, which overlap",
+            log_ids.iter().map(LogId::to_string).collect::<Vec<_>>().join(" and ")
+        ),
         log_ids,
     }))
 }

@@ -32,7 +32,6 @@ pub struct Reads {
 }
 
 struct ReadBudget {
-    most_bytes: usize,
     closed: AtomicU64,
     state: Mutex<State>,
 }
@@ -124,6 +123,13 @@ pub struct ReadsStatus {
 }
 
 impl Reads {
+    /// Changes the budget. What is held already stays; what waits is admitted as it fits.
+    pub fn resize(&self, most_bytes: usize) {
+        let mut state = self.shared.state.lock();
+        state.held.set_most(most_bytes);
+        state.admit();
+    }
+
     /// A budget of `most_bytes`.
     pub fn new(most_bytes: usize) -> Reads {
         Reads::bounded(most_bytes, MOST_WAITING)
@@ -138,7 +144,7 @@ impl Reads {
             turns: VecDeque::new(),
         };
         let (closed, state) = (AtomicU64::new(0), Mutex::new(state));
-        Reads { shared: Arc::new(ReadBudget { most_bytes, closed, state }) }
+        Reads { shared: Arc::new(ReadBudget { closed, state }) }
     }
 
     /// Opens an account for one more connection.
@@ -282,8 +288,8 @@ impl Reader {
 
     /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
-        let bytes = bytes.min(self.handle.shared.most_bytes);
         let mut state = self.handle.shared.state.lock();
+        let bytes = bytes.min(state.held.most());
         let account = state.accounts.get(&self.handle.id)?;
         if !account.queue.is_empty() || !state.held.fits(self.owner, bytes) {
             return None;
@@ -320,10 +326,10 @@ impl Reader {
     }
 
     fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
-        let ReadBudget { most_bytes, state, .. } = &*self.handle.shared;
-        let bytes = bytes.min(*most_bytes);
+        let ReadBudget { state, .. } = &*self.handle.shared;
         let (admit, admitted) = oneshot::channel();
         let mut state = state.lock();
+        let bytes = bytes.min(state.held.most());
         let State { waiting, next, accounts, turns, .. } = &mut *state;
         let account = accounts.get_mut(&self.handle.id).ok_or(NotAdmitted::Crowded)?;
         if !waiting.fits(self.owner, 1) {

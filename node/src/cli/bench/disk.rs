@@ -107,8 +107,12 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
     if let Some(reason) = reason {
         return Err(UsageError(format!("{}: {reason}", args.dir.display())).into());
     }
-    let planned =
-        doctor::Plan { voters: VOTERS, size_bytes: Some(size_bytes), contract_asserted: false };
+    let planned = doctor::Plan {
+        voters: VOTERS,
+        size_bytes: Some(size_bytes),
+        contract_asserted: false,
+        window: cairn_node::promise::SyncWindow::default(),
+    };
     let machine = doctor::examine(&args.dir, planned)?;
     if let Ok(filesystem) = &machine.facts.filesystem
         && filesystem.kind == FilesystemKind::Memory

@@ -2,8 +2,10 @@
 
 use super::super::exit::Exit;
 use super::super::output::Output;
-use super::{DevArgs, home, layout};
+use super::super::status::promises;
+use super::{DevArgs, home, layout, stop_command, told};
 use anyhow::Context;
+use cairn_client::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::fs::File;
@@ -47,14 +49,22 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
             let log = std::fs::read_to_string(&log_file).unwrap_or_default();
             anyhow::bail!("the cluster did not start ({status}):\n{}", log.trim_end());
         }
-        if let Ok(text) = std::fs::read_to_string(&ready) {
+        // The last line may not be written yet.
+        let text = std::fs::read_to_string(&ready).unwrap_or_default();
+        if text.ends_with('\n') {
             let endpoints: Vec<&str> = text.lines().collect();
+            let mode = promises(&told(&Client::connect(endpoints.clone()).await?).await);
             output.either(
-                || json!({ "endpoints": endpoints, "process": process.id() }),
+                || {
+                    json!({ "endpoints": endpoints, "process": process.id(), "mode": mode,
+                            "stop": stop_command(&args.dir) })
+                },
                 || {
                     format!(
-                        "A cluster of three nodes is ready at {}; `cairn dev stop` ends it",
-                        endpoints.join(",")
+                        "A cluster of three nodes is ready at {}\nMode {}\nStop it with: {}",
+                        endpoints.join(","),
+                        mode.join("\n"),
+                        stop_command(&args.dir)
                     )
                 },
             )?;
@@ -67,11 +77,11 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
 /// Asks the process that holds the folder's lock to end, and waits until it has.
 pub(super) async fn stop(dir: &Path, output: &Output) -> anyhow::Result<Exit> {
     let Some(id) = home::holder(dir)? else {
-        output.either(
-            || json!({ "stopped": false }),
-            || format!("no cluster runs in {}", dir.display()),
-        )?;
-        return Ok(Exit::Done);
+        let message = format!(
+            "no cluster runs in {}; give the --dir with which it was started",
+            dir.display()
+        );
+        return Err(anyhow::anyhow!(message));
     };
     let process = Pid::from_raw(id).context("not a process id")?;
     kill_process(process, Signal::TERM).with_context(|| format!("cannot stop process {id}"))?;

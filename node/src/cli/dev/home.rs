@@ -41,8 +41,9 @@ impl Home {
         if lock.try_lock().is_err() {
             let id = read_id(&mut lock).map(|id| format!(" (process {id})")).unwrap_or_default();
             let message = format!(
-                "a cluster already runs in {}{id}; use it, stop it with Ctrl-C or `cairn dev stop`, or give another --dir",
-                path.display()
+                "a cluster already runs in {}{id}; use it, stop it with Ctrl-C or `{}`, or give another --dir",
+                path.display(),
+                super::stop_command(&path)
             );
             return Err(UsageError(message).into());
         }

@@ -19,12 +19,19 @@ mod layout;
 
 use super::exit::Exit;
 use super::output::Output;
-use super::status::promises;
+use super::status::{Answer, promises};
 use cairn_client::Client;
 use clap::{Args, Subcommand};
 use cluster::Cluster;
+use demo::Demo;
 use home::Home;
-use std::path::PathBuf;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A new leader hears of the other nodes' machines within a heartbeat.
+const TELL_ATTEMPTS: u32 = 20;
+const TELL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -61,7 +68,7 @@ pub(crate) struct DevArgs {
     #[arg(long)]
     exit: bool,
 
-    /// Run in the background; `cairn dev stop` ends it
+    /// Run in the background; the command that stops it is printed
     #[arg(long, conflicts_with_all = ["demo", "exit", "ephemeral"])]
     detach: bool,
 }
@@ -97,6 +104,12 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     };
     home.forget();
     cluster.stop().await;
+    if args.exit && !args.ephemeral && !output.is_json() && served.is_ok() {
+        let again = stop_command(&args.dir).replacen(" dev stop", " dev", 1);
+        output.line(&format!(
+            "\nThe cluster has stopped and keeps its data; `{again}` starts it again."
+        ))?;
+    }
     served
 }
 
@@ -108,15 +121,20 @@ async fn serve(
 ) -> anyhow::Result<Exit> {
     cluster.wait_ready().await?;
     let endpoints = cluster.endpoints();
-    let answers = Client::connect(endpoints.clone()).await?.statuses().await;
+    let answers = told(&Client::connect(endpoints.clone()).await?).await;
     home.remember(&endpoints)?;
+    let demo = match args.demo {
+        true => Some(demo::run(&endpoints).await?),
+        false => None,
+    };
+    let mode = promises(&answers);
     output.either(
-        || serde_json::json!({ "endpoints": endpoints, "directory": home.path }),
-        || announcement(&endpoints, home, &promises(&answers).join("\n")),
+        || {
+            json!({ "endpoints": endpoints, "directory": home.path, "mode": mode,
+                    "demo": demo.as_ref().map(|demo| &demo.json) })
+        },
+        || announcement(&endpoints, home, &mode.join("\n"), demo.as_ref(), args),
     )?;
-    if args.demo {
-        demo::run(&endpoints, output).await?;
-    }
     if args.exit {
         return Ok(Exit::Done);
     }
@@ -127,22 +145,79 @@ async fn serve(
     anyhow::bail!("every node ended; their logs are in {}", home.path.display())
 }
 
-fn announcement(endpoints: &[String], home: &Home, promises: &str) -> String {
+/// The nodes' statuses, once the leader knows that all of them run on this machine.
+async fn told(client: &Client) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for _ in 0..TELL_ATTEMPTS {
+        answers = client.statuses().await;
+        let exceptions = |(_, answer): &Answer| {
+            let durability = answer.as_ref().ok().and_then(|node| node.durability.as_ref());
+            durability.is_some_and(|durability| !durability.exceptions.is_empty())
+        };
+        if answers.iter().any(exceptions) {
+            break;
+        }
+        tokio::time::sleep(TELL_INTERVAL).await;
+    }
+    answers
+}
+
+/// What a user needs to know of the cluster, and what there is to try as long as it runs.
+fn announcement(
+    endpoints: &[String],
+    home: &Home,
+    mode: &str,
+    demo: Option<&Demo>,
+    args: &DevArgs,
+) -> String {
     let endpoints = endpoints.join(",");
-    let cairn = program();
-    format!(
-        "A cluster of three nodes is ready at {endpoints}\n\
-         Data and logs: {}\n\
-         Mode {promises}\n\n  \
-         {cairn} put greeting hello\n  \
-         {cairn} get greeting\n  \
-         {cairn} status",
+    let removed = if args.ephemeral { " (removed at the end)" } else { "" };
+    let mut parts = vec![format!(
+        "A cluster of three nodes is ready at {endpoints}\nData and logs: {}{removed}\nMode {mode}",
         home.path.display()
-    )
+    )];
+    if !args.exit {
+        let cairn = program();
+        parts.push(format!(
+            "  {cairn} put greeting hello\n  {cairn} get greeting\n  {cairn} status"
+        ));
+    }
+    parts.extend(demo.map(|demo| demo.text.clone()));
+    parts.join("\n\n")
+}
+
+/// The command that stops the cluster in this folder, from any folder.
+fn stop_command(dir: &Path) -> String {
+    let cairn = program();
+    if dir == Path::new(layout::DEFAULT_DIR) {
+        return format!("{cairn} dev stop");
+    }
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+    format!("{cairn} dev stop --dir {}", quoted(&dir.display().to_string()))
+}
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// How this program was called, so that a printed command can be copied even if `cairn` is not on
 /// the path.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "cairn".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_folder_with_a_space_is_one_word_for_the_shell() {
+        assert_eq!(quoted("/tmp/a-b_c.d"), "/tmp/a-b_c.d");
+        assert_eq!(quoted("/tmp/it's here"), r"'/tmp/it'\''s here'");
+    }
 }

@@ -19,7 +19,7 @@ pub use here::{format, grow, inspect, termination};
 
 pub(super) use here::{
     ClientThreads, address_of, bind, durability, report_moved, serve_clients, serve_peers,
-    serve_watchers, watch_delay, watch_device,
+    serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 
 use crate::config::NodeConfig;
@@ -46,6 +46,8 @@ pub struct Environment {
     pub directory: Arc<dyn Directory>,
     /// The kernel boot id.
     pub boot: KernelBootId,
+    /// The same for all nodes on one running kernel.
+    pub kernel: u64,
     /// Seeds everything random in the node.
     pub seed: u64,
 }

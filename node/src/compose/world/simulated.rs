@@ -39,7 +39,7 @@ pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
-    _replica: Replica,
+    _replica: (Replica, ElectionBlockedState),
     _reads: Reads,
     stopping: Stop,
 ) {
@@ -129,6 +129,13 @@ pub(in crate::compose) fn watch_device(
     _config: &NodeConfig,
     _durability: &Durability,
     _engine: &Engine,
+) -> Option<JoinHandle<()>> {
+    None
+}
+
+pub(in crate::compose) fn watch_failure_domains(
+    _durability: &Durability,
+    _replica: &Replica,
 ) -> Option<JoinHandle<()>> {
     None
 }

@@ -226,6 +226,24 @@ impl Cluster {
         finish(process).code
     }
 
+    /// Sends a signal, such as `HUP`, to a running node.
+    pub fn signal_node(&self, node: usize, signal: &str) {
+        let id = self.nodes[node].process.as_ref().expect("it runs").id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("kill runs");
+        assert!(sent.success(), "{signal} was not sent");
+    }
+
+    /// Adds lines to the configuration of a node, before its tables.
+    pub fn configure(&self, node: usize, lines: &str) {
+        let path = &self.nodes[node].config;
+        let text = std::fs::read_to_string(path).expect("a configuration");
+        std::fs::write(path, format!("{lines}\n{text}")).expect("a file");
+    }
+
+    pub fn log(&self, node: usize) -> String {
+        std::fs::read_to_string(&self.nodes[node].log).unwrap_or_default()
+    }
+
     /// Gives a stopped node other addresses, in every node's configuration.
     pub fn move_node(&mut self, node: usize) {
         for key in ["listen.client", "listen.peer"] {

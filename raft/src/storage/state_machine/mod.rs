@@ -67,7 +67,8 @@ impl StateMachine {
                 && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
             {
                 return Err(io::Error::other(format!(
-                    "entry {id} cannot be applied: index {due:?} is next"
+                    "entry {id} cannot be applied: index {} is next",
+                    due.unwrap_or_default()
                 )));
             }
             due = Some(id.index() + 1);

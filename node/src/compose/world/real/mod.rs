@@ -1,6 +1,7 @@
 //! Files, sockets and signals, and the services that need real sockets.
 
 mod contract;
+mod domains;
 mod incoming;
 mod moved;
 mod probes;
@@ -97,13 +98,13 @@ pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
-    replica: Replica,
+    (replica, state): (Replica, ElectionBlockedState),
     reads: Reads,
     stopping: Stop,
 ) {
     let slow = tokio::spawn(reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
-    let watcher = tokio::spawn(probes::report_health(health, replica));
+    let watcher = tokio::spawn(probes::report_health(health, replica, state));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
     let operator = OperatorServer::new(service.clone());
     let kv = KvServer::new(service)
@@ -165,6 +166,14 @@ pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()
     Some(tokio::spawn(crate::delay::measure(metrics.delay(), DELAY_INTERVAL)))
 }
 
+/// The task that logs which voters fail together, while this node leads and so knows all.
+pub(in crate::compose) fn watch_failure_domains(
+    durability: &Durability,
+    replica: &Replica,
+) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(domains::watch(replica.clone(), durability.window)))
+}
+
 /// The task that reports members whose configured address differs from the log's.
 pub(in crate::compose) fn report_moved(
     config: &NodeConfig,
@@ -202,6 +211,7 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
             format!("the kernel boot id in {} (storage.boot_id_file)", boot_id_file.display());
         unreadable(&what, &error)
     })?;
+    let kernel = boot.fingerprint();
     let boot = match crate::doctor::histories(&config.data_directory) {
         Ok(devices) => {
             info!(
@@ -218,7 +228,7 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
             boot
         }
     };
-    Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
+    Ok(Environment { directory: Arc::new(directory), boot, kernel, seed: rand::random() })
 }
 
 /// Inspects a data directory that no node has open; with `values`, every value too. Writes nothing.

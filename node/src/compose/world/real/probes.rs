@@ -4,6 +4,7 @@
 
 use crate::metrics::Metrics;
 use crate::outage::ElectionBlockedState;
+use crate::readiness::readiness;
 use crate::service::KvService;
 use axum::Router;
 use axum::extract::State;
@@ -13,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
-use cairn_engine::MemberState;
 use cairn_raft::Replica;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,28 +47,14 @@ pub(super) fn router(
         .with_state(Probes { replica, election_blocked_state, metrics })
 }
 
-/// Whether the node can serve: `Err` says why not.
-fn readiness(replica: &Replica) -> Result<(), String> {
-    let status = replica.status();
-    match status
-        .stopped_reason
-        .or_else(|| replica.engine().status().failed)
-        .or_else(|| replica.removed_reason())
-    {
-        Some(why) => Err(format!("stopped: {why}")),
-        None if status.member_state == MemberState::Recovering => {
-            Err("recovering: catching up with a leader".into())
-        }
-        None if !replica.votes() => Err("joining: not a voter of the cluster yet".into()),
-        None if status.leader.is_none() => Err("no leader is known".into()),
-        None => Ok(()),
-    }
-}
-
 /// Sets the health service to whether the node can serve. Never ends.
-pub(super) async fn report_health(health: HealthReporter, replica: Replica) {
+pub(super) async fn report_health(
+    health: HealthReporter,
+    replica: Replica,
+    state: ElectionBlockedState,
+) {
     loop {
-        if readiness(&replica).is_ok() {
+        if readiness(&replica, &state).is_ok() {
             health.set_serving::<KvServer<KvService>>().await;
             health.set_service_status("", ServingStatus::Serving).await;
         } else {
@@ -95,10 +81,9 @@ async fn live() -> &'static str {
 }
 
 async fn ready(State(probes): State<Probes>) -> Response {
-    match readiness(&probes.replica) {
+    match readiness(&probes.replica, &probes.election_blocked_state) {
         Ok(()) => "ready\n".into_response(),
         Err(why) => {
-            let why = probes.election_blocked_state.of(&probes.replica).unwrap_or(why);
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
         }
     }

@@ -1,0 +1,89 @@
+//! SIGHUP: a running node reads its configuration again and takes what can change without a restart.
+//!
+//! What holds here: a configuration that is refused changes nothing. A key that needs a restart keeps
+//! its value, and one WARN line names all such keys.
+
+use super::logging::SetLevel;
+use super::server_options::ServerOptions;
+use cairn_node::config::{LogConfig, Setting};
+use cairn_node::{Node, NodeConfig};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
+
+/// What a running node needs to read its configuration again.
+pub(crate) struct Reload {
+    server: ServerOptions,
+    log_format: Option<String>,
+    set_level: SetLevel,
+    /// The values in use.
+    running: Vec<Setting>,
+    hangups: Signal,
+}
+
+impl Reload {
+    /// From now on SIGHUP does not end the process.
+    pub(crate) fn new(
+        server: ServerOptions,
+        log_format: Option<String>,
+        set_level: SetLevel,
+        running: Vec<Setting>,
+    ) -> std::io::Result<Reload> {
+        let hangups = signal(SignalKind::hangup())?;
+        Ok(Reload { server, log_format, set_level, running, hangups })
+    }
+
+    /// Reads the configuration again at each signal. Never returns.
+    pub(crate) async fn run(mut self, node: &Node) {
+        while self.hangups.recv().await.is_some() {
+            if let Err(error) = self.apply(node) {
+                let error = format!("{error:#}");
+                warn!(
+                    error,
+                    "SIGHUP: the configuration is refused and nothing was changed; correct it and send SIGHUP again"
+                );
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    fn apply(&mut self, node: &Node) -> anyhow::Result<()> {
+        let mut layers = self.server.layers()?;
+        if let Some(format) = &self.log_format {
+            layers.add_assignment("--log-format", &format!("log.format={format}"))?;
+        }
+        let config = NodeConfig::from_layers(&layers)?;
+        let log = LogConfig::from_layers(&layers)?;
+        // Refuses what is not a level, before anything is applied.
+        (self.set_level)(&log.level)?;
+        let (mut applied, mut kept) = (Vec::new(), Vec::new());
+        for (running, read) in self.running.iter_mut().zip(layers.settings()) {
+            if running.value == read.value {
+                continue;
+            }
+            if !read.live {
+                kept.push(read.key);
+                continue;
+            }
+            applied.push(format!(
+                "{} = {}",
+                read.key,
+                read.value.as_deref().unwrap_or("(not set)")
+            ));
+            *running = read;
+        }
+        node.reload(&config.limits, &config.scrub);
+        match applied.is_empty() {
+            true => info!(
+                "SIGHUP: the configuration was read; no value changed that can change while the node runs"
+            ),
+            false => info!(applied = applied.join(", "), "SIGHUP: the configuration was read"),
+        }
+        if !kept.is_empty() {
+            warn!(
+                keys = kept.join(", "),
+                "SIGHUP: these keys changed and need a restart; until then the node runs with the old values"
+            );
+        }
+        Ok(())
+    }
+}

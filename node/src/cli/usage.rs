@@ -1,0 +1,85 @@
+//! Command lines that cannot be understood: said in the form that was asked for, and with the name
+//! of the command that was probably meant.
+
+use super::exit::Exit;
+use super::output::Output;
+use clap::error::{ContextKind, ContextValue};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What other tools call a command, and what it is called here.
+const OTHER_NAMES: &[(&[&str], &str)] = &[
+    (&["ls", "keys", "scan", "range"], "cairn list"),
+    (&["del", "rm", "remove"], "cairn delete"),
+    (&["set", "write"], "cairn put"),
+    (&["read", "cat"], "cairn get"),
+    (&["health", "ready", "info", "ping"], "cairn status"),
+    (&["member", "nodes"], "cairn members"),
+    (&["start", "server", "run"], "cairn serve"),
+    (&["init"], "cairn format"),
+    (&["check", "validate"], "cairn config check"),
+    (&["version"], "cairn --version"),
+];
+
+/// Prints the error, or the help that was asked for, and returns the exit code.
+pub(super) fn refused(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // A closed standard output does not make help a failure.
+        let _ = error.print();
+        return Exit::Done.into();
+    }
+    let hint = other_name(error);
+    let output = asked_output(std::env::args_os());
+    if output.is_json() || hint.is_some() {
+        output.error(&hint.unwrap_or_else(|| message(error)), Exit::Usage as u8);
+    } else {
+        let _ = error.print();
+    }
+    Exit::Usage.into()
+}
+
+/// The sentence for a command that has another name here.
+fn other_name(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (_, name) = OTHER_NAMES.iter().find(|(others, _)| others.contains(&given.as_str()))?;
+    Some(format!("there is no command `{given}`; use `{name}`"))
+}
+
+/// clap's message as one sentence, without the usage that follows it.
+fn message(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let paragraphs = text.trim().split("\n\n").filter(|part| !part.starts_with("For more"));
+    let words = paragraphs.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    words.strip_prefix("error: ").unwrap_or(&words).to_string()
+}
+
+/// The form of results that the arguments ask for, as far as they can be understood.
+fn asked_output(arguments: impl Iterator<Item = OsString>) -> Output {
+    let arguments: Vec<OsString> = arguments.take_while(|argument| *argument != *"--").collect();
+    let joined = ["-ojson", "-o=json", "--output=json"];
+    let apart = |pair: &[OsString]| match pair {
+        [option, value] => (*option == *"-o" || *option == *"--output") && *value == *"json",
+        _ => false,
+    };
+    let json = arguments.iter().any(|argument| joined.iter().any(|joined| *argument == **joined))
+        || arguments.windows(2).any(apart);
+    if json { Output::Json } else { Output::Text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_is_found_however_it_is_written() {
+        let asked = |line: &str| asked_output(line.split(' ').map(OsString::from)).is_json();
+        for line in
+            ["cairn -o json ls", "cairn ls -o=json", "cairn ls --output json", "cairn -ojson"]
+        {
+            assert!(asked(line), "{line}");
+        }
+        assert!(!asked("cairn put a -- -o json") && !asked("cairn list -o text"));
+    }
+}

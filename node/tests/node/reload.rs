@@ -1,0 +1,51 @@
+//! A running node reads its configuration again at SIGHUP.
+use crate::support::Cluster;
+
+async fn until_logged(cluster: &Cluster, words: &str, times: usize) {
+    let logged = async || (cluster.log(0).matches(words).count() >= times).then_some(());
+    cluster.until(words, logged).await;
+}
+
+/// The story: a limit was too low for one import, and raising it cost a restart of every member.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_named() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let value = "x".repeat(1000);
+    assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    cluster.configure(
+        0,
+        "limits.max_value_bytes = 100\nlog.level = \"debug\"\ntiming.heartbeat = \"150ms\"\nscrub.rate_bytes = \"1MiB\"",
+    );
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "need a restart", 1).await;
+    let log = cluster.log(0);
+    let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");
+    assert!(line.contains("WARN") && line.contains("timing.heartbeat"), "{line}");
+    assert!(!line.contains("limits.") && !line.contains("log.level"), "{line}");
+    for applied in ["limits.max_value_bytes = 100", "log.level = debug", "scrub.rate_bytes = 1MiB"]
+    {
+        assert!(log.contains(applied), "{applied} is not in\n{log}");
+    }
+    let refused = cluster.cairn(&["put", "a", &value]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("the limit is 100 bytes"), "{}", refused.stderr);
+
+    // What is refused changes nothing, not even its good part.
+    for bad in ["limits.max_value_bytes = 0\nlog.level = \"warn\"", "log.level = \"loud=x=y\""] {
+        std::fs::write(cluster.config(0), format!("{bad}\n{text}")).expect("a file");
+        let before = cluster.log(0).matches("nothing was changed").count();
+        cluster.signal_node(0, "HUP");
+        until_logged(&cluster, "nothing was changed", before + 1).await;
+        assert_eq!(cluster.cairn(&["put", "a", &value]).code, 2, "{bad}");
+    }
+    let log = cluster.log(0);
+    let refusal = log.lines().find(|line| line.contains("nothing was changed")).expect("logged");
+    assert!(refusal.contains("limits.max_value_bytes") && refusal.contains("WARN"), "{refusal}");
+
+    std::fs::write(cluster.config(0), &text).expect("a file");
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
+    assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+}
