@@ -111,6 +111,6 @@ mod tests {
                 shares.take(Owner::Name(number), 1);
             }
         }
-        assert!(shares.fits(ONE, 0) && shares.fits(OTHER, 1), "{} held", shares.held());
+        assert!(!shares.fits(ONE, 1) && shares.fits(OTHER, 1), "{} held", shares.held());
     }
 }

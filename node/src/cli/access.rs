@@ -38,7 +38,8 @@ pub(crate) fn run(args: AccessArgs, output: &Output) -> anyhow::Result<Exit> {
     let text = || {
         format!(
             "For the client, as CAIRN_TOKEN or in the file of --token-file; it is stored nowhere else:\n{token}\n\n\
-             For the configuration file of every member, above the first table; the line holds only the token's hash:\n{line}"
+             For the configuration file of every member, above the first table, or in the table [access] without `access.`;\n\
+             it holds only the token's hash:\n{line}"
         )
     };
     output.either(|| json!({ "name": name, "token": token, "configuration": line }), text)?;

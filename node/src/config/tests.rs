@@ -116,8 +116,10 @@ fn access_comes_from_a_table_or_from_one_line() {
         |layers: &Layers| NodeConfig::from_layers(layers).expect("good").access.to_string();
     assert_eq!(access(&layers(base)), "");
     let mut tables = layers(&format!(
-        "{base}access.\"ada@b.c\" = \"read  write:app/%2c\"\n[access]\nops = \"operator\"\n"
+        "{base}[access]\n\"ada@b.c\" = \"read  write:app/%2c\"\nops = \"operator\"\n"
     ));
+    let dotted = format!("{base}access.ops = \"operator\"\n");
+    assert_eq!(access(&layers(&dotted)), "ops=operator");
     assert_eq!(access(&tables), "ada@b.c=read write:app/%2c,ops=operator");
     let line = variables(&[("CAIRN_ACCESS", "ci = write , d=read:d")]);
     tables.add_environment(line).expect("environment");
