@@ -137,6 +137,18 @@ fn no_value_is_put_over_a_live_one_in_a_full_area_of_a_node_whose_device_keeps_w
     crash_everywhere(World::PROTECTED);
 }
 
+/// The story: after this cut a block of 4 KiB was neither live nor free. The check had made three
+/// syncs and compared. Compaction had moved the last values out of the block behind the last of
+/// them, so the block only waited for another sync. Now the check goes on until compaction has
+/// nothing more to gain and all that is dead is free.
+#[test]
+fn a_block_that_compaction_empties_behind_the_last_sync_comes_back() {
+    let (world, seed, cut) = (World::PROTECTED, 1, 17);
+    let mut met = Met::default();
+    assert!(run(round(world, &run(filled(world, seed)), seed, cut, &mut met)), "no cut came");
+    assert!(met.moved[1] > 0, "nothing was compacted behind the cut");
+}
+
 #[test]
 fn a_seed_of_these_runs_the_same_each_time() {
     let world = World::REPLICATED;
