@@ -40,11 +40,8 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
         // endpoint follows below.
         let _ = client.members().await;
     }
+    // Without the members above, the client knows the given endpoints alone.
     let mut answers = client.statuses().await;
-    if args.only {
-        let asked = args.connect.endpoints()?;
-        answers.retain(|(endpoint, _)| asked.contains(endpoint));
-    }
     answers.sort_by_key(|(endpoint, answer)| {
         (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
     });
