@@ -55,7 +55,7 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
                 .into(),
         )
     })?;
-    let voters = config.map(|config| config.members.len());
+    let voters = config.map(NodeConfig::voters);
     let plan = Plan {
         voters: args.voters.or(voters).unwrap_or(DEFAULT_VOTERS),
         size_bytes: size.or(config.map(|config| config.storage.size_bytes)),

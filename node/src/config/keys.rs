@@ -6,7 +6,10 @@
 //! an environment variable.
 
 use super::members;
-use Kind::{Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time};
+use Kind::{
+    Address, AddressOrAuto, Addresses, Choice, Integer, IntegerOrAuto, Members, OptionalAddress,
+    Size, Text, Time,
+};
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -27,6 +30,10 @@ pub(crate) enum Kind {
     Address,
     /// `host:port`, or `none`.
     OptionalAddress,
+    /// `host:port`, or `auto`.
+    AddressOrAuto,
+    /// Any number of `host:port`, as an array or with commas.
+    Addresses,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
@@ -81,12 +88,18 @@ pub(crate) const KEYS: &[Key] = &[
     required("data_dir", Text).means("data directory, made by `cairn format`"),
     key("mode", Choice(&["auto", "device", "replicated", "sync"]), "auto")
         .means("what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members"),
+    key("join", Addresses, "")
+        .means("peer addresses of members, asked for the others until the log tells them; not empty, and no members: this one joins their cluster"),
     key("members", Members, "")
-        .means("initial members; empty: only this one. In the file, as tables [members.1] with client and peer"),
+        .means("members that form the cluster, once; empty: only this one, or none with join. In the file, as tables [members.1] with client and peer"),
     key("listen.client", Address, "127.0.0.1:7400").means("address that serves clients"),
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
         .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("advertise.client", AddressOrAuto, "auto")
+        .means("address at which clients reach this member; auto: listen.client"),
+    key("advertise.peer", AddressOrAuto, "auto")
+        .means("address at which the other members reach this one; auto: listen.peer"),
     key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put"),
     key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value"),
     key("limits.max_batch_operations", Integer(1, 1024), "128")
@@ -237,7 +250,11 @@ impl Kind {
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
             Kind::Time => parse_time(text).map(|_| ()),
             Kind::OptionalAddress if text == "none" => Ok(()),
-            Kind::Address | Kind::OptionalAddress => members::check_address(text),
+            Kind::AddressOrAuto if text == "auto" => Ok(()),
+            Kind::Address | Kind::OptionalAddress | Kind::AddressOrAuto => {
+                members::check_address(text)
+            }
+            Kind::Addresses => members::parse_addresses(text).map(|_| ()),
             Kind::Choice(words) if words.contains(&text) => Ok(()),
             Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
             Kind::Members => members::parse(text).map(|_| ()),

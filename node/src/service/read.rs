@@ -191,7 +191,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
         .replica
         .read_barrier()
         .await
-        .map_err(|error| refusal::of_read(&inner.config, inner.election_blocked(), error))
+        .map_err(|error| refusal::of_read(inner.election_blocked(), error))
 }
 
 async fn in_time<T>(

@@ -16,7 +16,7 @@ pub(super) async fn write(
     let permit = inner.admission.enter(checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.election_blocked(), error)),
+        Ok(Err(error)) => Err(refusal::of_write(inner.election_blocked(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!(
             "no quorum within {} ms",
             budget.as_millis()

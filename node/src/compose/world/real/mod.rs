@@ -2,7 +2,6 @@
 
 mod contract;
 mod incoming;
-mod moved;
 mod probes;
 mod sending;
 mod threads;
@@ -160,14 +159,6 @@ pub(in crate::compose) fn watch_device(
 /// The task that measures how late the main thread is.
 pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(crate::delay::measure(metrics.delay(), DELAY_INTERVAL)))
-}
-
-/// The task that reports members whose configured address differs from the log's.
-pub(in crate::compose) fn report_moved(
-    config: &NodeConfig,
-    replica: &Replica,
-) -> Option<JoinHandle<()>> {
-    Some(tokio::spawn(moved::report(replica.clone(), config.clone())))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
