@@ -121,7 +121,7 @@ impl Options {
     /// [`Error::InvalidOptions`].
     pub fn build(self) -> Result<Client, Error> {
         let deadline = self.deadline;
-        Ok(Client { pool: Arc::new(Pool::new(self)?), deadline, synced: false })
+        Ok(Client { pool: Pool::shared(self)?, deadline, synced: false })
     }
 }
 

@@ -1,12 +1,18 @@
 //! The nodes that the client knows, which of them leads, and what they reported about the cluster.
 //!
-//! The nodes are those of the options, which are kept, and those of the latest `Hello`. The leader
-//! is the node that last served a request as the leader. A hint from another node affects only the
-//! request that received it.
+//! The nodes are those of the options, which are kept, and the members, which the cluster's log
+//! names. A `Hello` tells them: on each new connection, every few seconds from a node that is in use,
+//! and soon after a failure, since members move and are replaced. The leader is the node that last
+//! served a request as the leader. A hint from another node affects only the request that received
+//! it.
+//!
+//! What holds here: what a node that lags says of the members takes nothing away that a later
+//! membership added; beside those of the options, the nodes are bounded.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::Error;
@@ -17,6 +23,13 @@ use crate::proto;
 use crate::random::Random;
 use crate::session::Sessions;
 use crate::types::{Limits, Member};
+
+/// How often a node that is in use is asked for the members.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// How soon after a failure.
+const REFRESH_AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// The most nodes beside those of the options.
+const NODES_MAX: usize = 256;
 
 pub(crate) struct Pool {
     pub(crate) options: Options,
@@ -33,6 +46,10 @@ pub(crate) struct Pool {
     /// The node that last answered any request.
     preferred: RwLock<Option<Arc<Node>>>,
     view: RwLock<ClusterView>,
+    /// When to ask for the members again; `None`: no node told them yet.
+    next_refresh: Mutex<Option<Instant>>,
+    /// Itself, for the task that asks.
+    own: OnceLock<Weak<Pool>>,
 }
 
 /// What the nodes reported.
@@ -41,6 +58,8 @@ struct ClusterView {
     cluster: Option<String>,
     limits: Option<Limits>,
     members: Vec<Member>,
+    /// Log id of the membership that `members` is from: term, index.
+    membership: (u64, u64),
 }
 
 /// Which nodes can serve a request.
@@ -73,12 +92,21 @@ impl Pool {
             nodes: RwLock::new(nodes),
             leader: RwLock::new(None),
             preferred: RwLock::new(None),
+            next_refresh: Mutex::default(),
+            own: OnceLock::new(),
             view: RwLock::new(ClusterView {
                 cluster: options.cluster.clone(),
                 ..ClusterView::default()
             }),
             options,
         })
+    }
+
+    /// A pool that asks for the members in the background.
+    pub(crate) fn shared(options: Options) -> Result<Arc<Pool>, Error> {
+        let pool = Arc::new(Pool::new(options)?);
+        pool.own.set(Arc::downgrade(&pool)).ok();
+        Ok(pool)
     }
 
     /// Connects to the first node that answers, trying each once.
@@ -110,7 +138,8 @@ impl Pool {
     /// Stores what a newly connected node reports.
     pub(crate) fn learn(&self, address: &str, hello: proto::HelloResponse) -> Result<(), Error> {
         let members: Vec<Member> = hello.members.into_iter().map(convert::member).collect();
-        {
+        let membership = (hello.membership_term, hello.membership_index);
+        let newest = {
             let mut view = self.view.write();
             match &view.cluster {
                 Some(cluster) if *cluster != hello.cluster => {
@@ -124,10 +153,18 @@ impl Pool {
                 None => view.cluster = Some(hello.cluster),
             }
             view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
-            view.members.clone_from(&members);
+            let newest = !members.is_empty() && membership >= view.membership;
+            if newest || view.members.is_empty() {
+                view.members.clone_from(&members);
+                view.membership = membership;
+            }
+            newest
+        };
+        if !members.is_empty() {
+            *self.next_refresh.lock() = Some(Instant::now() + REFRESH_INTERVAL);
         }
         self.sessions.observe(hello.applied_index);
-        self.learn_members(&members);
+        self.learn_members(&members, newest);
         if let Some(leader) = hello.leader
             && self.leader.read().is_none()
         {
@@ -137,9 +174,38 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps the options' nodes and the members, and the connections of the nodes that stay.
-    /// Ignores an empty list: that node does not know the members yet.
-    fn learn_members(&self, members: &[Member]) {
+    /// Asks the node of this connection for the members in the background, if it is time to.
+    pub(crate) fn refresh_by(&self, node: &Node, connection: &Connection) {
+        let now = Instant::now();
+        {
+            let mut next = self.next_refresh.lock();
+            if next.is_none_or(|next| now < next) {
+                return;
+            }
+            *next = Some(now + REFRESH_INTERVAL);
+        }
+        let Some(pool) = self.own.get().and_then(Weak::upgrade) else { return };
+        let (mut stub, address) = (connection.stub(), node.address().to_owned());
+        tokio::spawn(async move {
+            let asked = stub.hello(pool.options.connect_timeout);
+            // A node that does not answer is found out by the requests to it.
+            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await {
+                pool.learn(&address, hello).ok();
+            }
+        });
+    }
+
+    /// A request failed in a way that other members may explain: asks for them soon.
+    pub(crate) fn refresh_soon(&self) {
+        let soon = Instant::now() + REFRESH_AFTER_FAILURE;
+        let mut next = self.next_refresh.lock();
+        *next = next.map(|next| next.min(soon));
+    }
+
+    /// Keeps the options' nodes and the members, and the connections of the nodes that stay. What
+    /// is not the newest list only adds nodes. Ignores an empty list: that node does not know the
+    /// members yet.
+    fn learn_members(&self, members: &[Member], newest: bool) {
         if members.is_empty() {
             return;
         }
@@ -151,15 +217,24 @@ impl Pool {
         nodes.retain(|node| {
             position += 1;
             position <= seeds
+                || !newest
                 || members.iter().any(|member| member.client_address == node.address())
         });
         for member in members {
             if !known(&nodes, &member.client_address)
                 && let Ok(node) = Node::new(member.client_address.clone(), &self.options)
             {
-                nodes.push(Arc::new(node));
+                self.add(&mut nodes, Arc::new(node));
             }
         }
+    }
+
+    /// Adds a node, in place of the one that was added first if there are too many.
+    fn add(&self, nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
+        if nodes.len() >= self.seeds + NODES_MAX {
+            nodes.remove(self.seeds);
+        }
+        nodes.push(node);
     }
 
     /// The node at `address`, added if it is new. `None` if `address` is not an address.
@@ -175,7 +250,7 @@ impl Pool {
         if let Some(node) = find(&nodes) {
             return Some(node);
         }
-        nodes.push(new.clone());
+        self.add(&mut nodes, new.clone());
         Some(new)
     }
 
@@ -269,6 +344,40 @@ mod tests {
             protocol: 1,
             ..Default::default()
         }
+    }
+
+    fn known(pool: &Pool) -> Vec<String> {
+        pool.all().iter().map(|node| node.address().to_owned()).collect()
+    }
+
+    /// The story: a member moved. The client heard of it from the leader, and then a follower that
+    /// lagged named the old address again.
+    #[test]
+    fn a_node_that_lags_takes_no_member_away() {
+        let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
+        let at = |index, members: &[&str]| proto::HelloResponse {
+            membership_term: 2,
+            membership_index: index,
+            ..hello(members)
+        };
+        pool.learn("seed:1", at(5, &["a:1", "old:1"])).unwrap();
+        pool.learn("seed:1", at(9, &["a:1", "new:1"])).unwrap();
+        assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
+        pool.learn("seed:1", at(5, &["a:1", "old:1"])).unwrap();
+        assert!(known(&pool).contains(&"new:1".to_owned()));
+        assert_eq!(pool.members().last().unwrap().client_address, "new:1");
+        pool.learn("seed:1", at(9, &["a:1", "new:1"])).unwrap();
+        assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
+    }
+
+    #[test]
+    fn nodes_that_hints_name_are_bounded_and_those_of_the_options_stay() {
+        let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
+        for port in 1..2 * NODES_MAX {
+            assert!(pool.at(&format!("hint:{port}")).is_some());
+        }
+        assert_eq!(pool.len(), 1 + NODES_MAX);
+        assert_eq!(known(&pool).first().unwrap(), "seed:1");
     }
 
     #[test]

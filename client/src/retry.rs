@@ -85,6 +85,7 @@ impl Attempts {
                 }
             };
             if let Some(connection) = node.connection() {
+                pool.refresh_by(&node, &connection);
                 return Ok((node, connection));
             }
             let why = match tokio::time::timeout(self.remaining(), pool.connect(&node)).await {
@@ -157,6 +158,16 @@ impl Attempts {
             Failure::SessionExpired => Some(node.clone()),
             _ => None,
         };
+        if matches!(
+            failure,
+            Failure::NotLeader(_)
+                | Failure::NoLeader
+                | Failure::NotSent(_)
+                | Failure::Lost { .. }
+                | Failure::ElectionBlocked(_)
+        ) {
+            pool.refresh_soon();
+        }
         if failure != Failure::SessionExpired {
             pool.forget_preferred(self.target, node);
             self.avoid = Some(node.clone());

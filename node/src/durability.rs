@@ -56,7 +56,7 @@ impl Durability {
     /// of the data directory is not a directory.
     pub fn of(config: &NodeConfig) -> Result<Durability, Error> {
         let plan = Plan {
-            voters: config.members.len(),
+            voters: config.voters(),
             size_bytes: Some(config.storage.size_bytes),
             contract_asserted: config.storage.assert_device_contract,
             window: SyncWindow::of(&config.storage),
@@ -71,7 +71,7 @@ impl Durability {
     pub fn unexamined(config: &NodeConfig) -> Durability {
         let (mode, chosen) = match config.mode {
             Some(mode) => (mode, Chosen::Configured),
-            None if config.members.len() >= 3 => (Mode::Replicated, Chosen::Auto),
+            None if config.voters() >= 3 => (Mode::Replicated, Chosen::Auto),
             None => (Mode::Sync, Chosen::Auto),
         };
         Durability {

@@ -145,6 +145,26 @@ async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
     assert_eq!(client.cluster().as_deref(), Some("test"));
 }
 
+/// The story: a client was connected to the leader, and another member moved. When the leader went
+/// down, the client asked at the old address until its deadline.
+#[tokio::test]
+async fn a_connected_client_hears_of_a_member_that_moved() {
+    let cluster = Cluster::new("test");
+    let (a, old) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    a.knows(&[&a, &old]);
+    let client = options(&[&a]).connect().await.unwrap();
+    let new = Node::start(&cluster).await;
+    a.knows(&[&a, &new]);
+    // The failure makes it ask soon, and not only after some seconds.
+    old.always(Step::Break);
+    a.plays([refuse(Reason::NoLeader)]);
+    while client.endpoints() != [a.address.clone(), new.address.clone()] {
+        client.put("a", "1").await.unwrap();
+    }
+    a.always(Step::Break);
+    client.put("after", "1").await.unwrap();
+}
+
 #[tokio::test]
 async fn each_node_reports_its_status_and_a_dead_one_is_an_error() {
     let cluster = Cluster::new("test");

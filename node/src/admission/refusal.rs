@@ -2,7 +2,6 @@
 //! [`ErrorDetail`] in the trailing metadata for programs.
 
 use crate::access::Denied;
-use crate::config::NodeConfig;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::{ErrorDetail, Leader};
@@ -127,8 +126,7 @@ pub(crate) fn read_late(waited_ms: u128) -> Status {
     ))
 }
 
-fn not_leader(config: &NodeConfig, (id, logged): (NodeId, MemberAddress)) -> Status {
-    let address = config.address_of(id, &logged).clone();
+fn not_leader((id, address): (NodeId, MemberAddress)) -> Status {
     let message = format!("node {id} at {} is the leader; ask it", address.client);
     let leader = Some(leader_message((id, address)));
     let detail = ErrorDetail { leader, ..detail(Reason::NotLeader) };
@@ -142,9 +140,9 @@ pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
 
 /// The status for a failed write. `blocked`: the sentence about a blocked election, if it is
 /// blocked.
-pub(crate) fn of_write(config: &NodeConfig, blocked: Option<String>, error: WriteError) -> Status {
+pub(crate) fn of_write(blocked: Option<String>, error: WriteError) -> Status {
     match error {
-        WriteError::NotLeader { leader } if blocked.is_none() => not_leader(config, leader),
+        WriteError::NotLeader { leader } if blocked.is_none() => not_leader(leader),
         WriteError::NotLeader { .. } | WriteError::NoLeader => {
             blocked.map_or_else(no_leader, election_blocked)
         }
@@ -162,9 +160,9 @@ pub(crate) fn of_write(config: &NodeConfig, blocked: Option<String>, error: Writ
 }
 
 /// The status for a failed barrier; `blocked` as in [`of_write`].
-pub(crate) fn of_read(config: &NodeConfig, blocked: Option<String>, error: ReadError) -> Status {
+pub(crate) fn of_read(blocked: Option<String>, error: ReadError) -> Status {
     match error {
-        ReadError::NotLeader { leader } if blocked.is_none() => not_leader(config, leader),
+        ReadError::NotLeader { leader } if blocked.is_none() => not_leader(leader),
         ReadError::NotLeader { .. } | ReadError::NoLeader => {
             blocked.map_or_else(no_leader, election_blocked)
         }

@@ -61,7 +61,7 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan, Option<NodeConfig>)>
                 .into(),
         )
     })?;
-    let voters = config.as_ref().map(|config| config.members.len());
+    let voters = config.as_ref().map(NodeConfig::voters);
     let plan = Plan {
         voters: args.voters.or(voters).unwrap_or(DEFAULT_VOTERS),
         size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),

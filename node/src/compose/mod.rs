@@ -18,12 +18,13 @@ use crate::metrics::Metrics;
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
 use cairn_engine::{Engine, Identity, Options};
-use cairn_raft::{Machine, NodeId, Replica, ReplicaConfig, await_replaceable};
+use cairn_raft::{Machine, MemberAddress, NodeId, Replica, ReplicaConfig, await_replaceable};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    ClientThreads, address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers,
-    watch_delay, watch_device, watch_failure_domains,
+    ClientThreads, address_of, bind, serve_clients, serve_peers, serve_watchers, watch_delay,
+    watch_device, watch_failure_domains,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -175,12 +176,12 @@ async fn open_engine(
         sync_bytes: storage.sync_bytes,
         io_timeout: storage.io_timeout,
         log_cache_bytes: storage.log_cache_bytes,
-        salvage: config.members.len() > 1,
+        salvage: config.has_peers(),
         ..Options::new(durability.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
-    let others = config.members.len() > 1;
+    let others = config.has_peers();
     loop {
         match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
             Err(lost) if lost.is_identity_lost() && others => {
@@ -211,13 +212,14 @@ async fn begin_empty(
     warn!(directory, %lost, %node, "the identity of this data directory cannot be read: the directory counts as lost, and begins empty \
           under another identity as soon as a leader confirms that the other members do not need its data; until then nothing is \
           overwritten. To keep what it holds, move it away and run `cairn format`");
+    let seeds = config.seeds();
     let readable = async {
         tokio::time::sleep(IDENTITY_RETRY).await;
         while !Engine::reads_identity(environment.directory.as_ref()).await {
             tokio::time::sleep(IDENTITY_RETRY).await;
         }
     };
-    let replaceable_voter = await_replaceable(&config.cluster, node, &config.members);
+    let replaceable_voter = await_replaceable(&config.cluster, node, &seeds);
     if let Either::Left(_) = select(pin!(readable), pin!(replaceable_voter)).await {
         info!(directory, "the identity of this data directory can be read again");
         return Ok(());
@@ -242,9 +244,15 @@ async fn assemble(
         Error::Platform(format!("threads for clients (threads.clients): {error}"))
     })?;
     let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
-    let replica =
-        Replica::start(replica_config(&config, &durability, &engine, (seed, kernel)), engine)
-            .await?;
+    let advertised = MemberAddress {
+        client: advertised(&config.advertise_client, &config.client_address, client_address),
+        peer: advertised(&config.advertise_peer, &config.peer_address, peer_address),
+    };
+    let settings = ReplicaConfig {
+        advertised: advertised.clone(),
+        ..replica_config(&config, &durability, &engine, (seed, kernel))
+    };
+    let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
     let access = AccessTable::new(config.access.is_empty(), &config.access);
@@ -263,9 +271,8 @@ async fn assemble(
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
-    others.extend(report_moved(&config, &replica));
     others.extend(watch_delay(&metrics));
-    others.extend(watch_outages(&config, &replica, &election_blocked_state)?);
+    others.extend(watch_outages(&config, &replica, &election_blocked_state, &advertised.client));
     others.extend(watch_failure_domains(&durability, &replica));
     let clients = serve_clients(
         clients,
@@ -291,25 +298,35 @@ async fn assemble(
     Ok(Node { config, replica, metrics, access, election_blocked_state, service, reads, running })
 }
 
+/// Where others reach a listener. A port that the system chose is known only now.
+fn advertised(configured: &Option<String>, listen: &str, bound: SocketAddr) -> String {
+    match configured {
+        Some(address) => address.clone(),
+        None if listen.ends_with(":0") => bound.to_string(),
+        None => listen.to_owned(),
+    }
+}
+
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration
 /// allows it.
 fn watch_outages(
     config: &NodeConfig,
     replica: &Replica,
     election_blocked_state: &ElectionBlockedState,
-) -> Result<Option<JoinHandle<()>>, Error> {
-    if config.members.len() < 2 {
-        return Ok(None);
+    own: &str,
+) -> Option<JoinHandle<()>> {
+    if !config.has_peers() {
+        return None;
     }
-    let endpoints = config.members.values().map(|member| member.client.clone()).collect();
+    let initial = config.members.values().map(|member| member.client.clone());
+    let seeds = [own.to_owned()].into_iter().chain(initial).collect();
     let watch = Watch::new(
         replica.clone(),
-        endpoints,
+        seeds,
         config.unsafe_recovery_automatic,
         election_blocked_state.clone(),
     );
-    let watch = watch.map_err(|error| Error::Platform(error.to_string()))?;
-    Ok(Some(tokio::spawn(watch.run())))
+    Some(tokio::spawn(watch.run()))
 }
 
 fn replica_config(
@@ -331,6 +348,7 @@ fn replica_config(
         log_retain_entries: config.storage.log_retain_entries,
         checkpoint_bytes: defaults.checkpoint_bytes.min(most),
         max_sessions: config.limits.max_sessions,
+        seeds: config.join.clone(),
         scrub_rate_bytes: config.scrub.rate_bytes,
         scrub_cycle: config.scrub.cycle,
         machine: Machine { kernel, failure_domain: config.failure_domain.clone() },

@@ -8,7 +8,8 @@
 use super::members;
 use crate::access::Entries;
 use Kind::{
-    Access, Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time,
+    Access, Address, AddressOrAuto, Addresses, Choice, Integer, IntegerOrAuto, Members,
+    OptionalAddress, Size, Text, Time,
 };
 use cairn_engine::Geometry;
 use std::time::Duration;
@@ -30,6 +31,10 @@ pub(crate) enum Kind {
     Address,
     /// `host:port`, or `none`.
     OptionalAddress,
+    /// `host:port`, or `auto`.
+    AddressOrAuto,
+    /// Any number of `host:port`, as an array or with commas.
+    Addresses,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
@@ -92,14 +97,20 @@ pub(crate) const KEYS: &[Key] = &[
     required("data_dir", Text).means("data directory, made by `cairn format`"),
     key("mode", Choice(&["auto", "device", "replicated", "sync"]), "auto")
         .means("what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members"),
+    key("join", Addresses, "")
+        .means("peer addresses of members, asked for the others until the log tells them; not empty, and no members: this one joins their cluster"),
     key("members", Members, "")
-        .means("initial members; empty: only this one. In the file, as tables [members.1] with client and peer"),
+        .means("members that form the cluster, once; empty: only this one, or none with join. In the file, as tables [members.1] with client and peer"),
     key("failure_domain", Text, "none")
         .means("what fails as a whole with this machine, such as a rack or a host of virtual machines; status warns of voters that share it"),
     key("listen.client", Address, "127.0.0.1:7400").means("address that serves clients"),
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
         .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("advertise.client", AddressOrAuto, "auto")
+        .means("address at which clients reach this member; auto: listen.client"),
+    key("advertise.peer", AddressOrAuto, "auto")
+        .means("address at which the other members reach this one; auto: listen.peer"),
     key("access", Access, "")
         .means("who may do what: NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
                 read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\""),
@@ -263,7 +274,11 @@ impl Kind {
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
             Kind::Time => parse_time(text).map(|_| ()),
             Kind::OptionalAddress if text == "none" => Ok(()),
-            Kind::Address | Kind::OptionalAddress => members::check_address(text),
+            Kind::AddressOrAuto if text == "auto" => Ok(()),
+            Kind::Address | Kind::OptionalAddress | Kind::AddressOrAuto => {
+                members::check_address(text)
+            }
+            Kind::Addresses => members::parse_addresses(text).map(|_| ()),
             Kind::Choice(words) if words.contains(&text) => Ok(()),
             Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
             Kind::Members => members::parse(text).map(|_| ()),

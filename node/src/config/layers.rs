@@ -11,7 +11,8 @@ use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,7 +236,7 @@ fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, u
             DeValue::Integer(number) => number.as_str().to_string(),
             DeValue::Boolean(value) => value.to_string(),
             DeValue::Float(number) => number.as_str().to_string(),
-            DeValue::Array(_) => "[…]".to_string(),
+            DeValue::Array(items) => texts(items).unwrap_or_else(|| "[…]".to_string()),
             DeValue::Datetime(time) => time.to_string(),
         };
         found.push((name_here, text, name.span().start));
@@ -267,6 +268,12 @@ impl AccessTables {
     fn finish(self) -> Option<(String, Source)> {
         self.first.map(|source| (self.entries.join(","), source))
     }
+}
+
+/// An array of texts, with commas between them.
+fn texts(items: &DeArray<'_>) -> Option<String> {
+    let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
+    Some(items.iter().map(text).collect::<Option<Vec<_>>>()?.join(","))
 }
 
 /// `[members.N]` tables of one file, while they are read.

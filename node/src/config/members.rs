@@ -1,9 +1,9 @@
 //! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and
-//! `--set`. Also checks the form of one address.
+//! `--set`. Also reads lists of addresses, and checks the form of one.
 
 use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
 
 /// Reads members; an empty text means none.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> {
@@ -23,6 +23,20 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> 
         }
     }
     Ok(members)
+}
+
+/// Reads addresses with commas between them; an empty text means none.
+pub(crate) fn parse_addresses(text: &str) -> Result<Vec<String>, String> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let check = |item: &str| check_address(item).map_err(|reason| format!("`{item}`: {reason}"));
+    items.map(|item| check(item).map(|()| item.to_owned())).collect()
+}
+
+/// Whether this is an address of all interfaces, at which nobody else reaches this machine.
+pub(crate) fn is_wildcard(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified())
 }
 
 /// Reads a slot, from 1.
@@ -66,6 +80,23 @@ mod tests {
         let text = "1=a:1/a:2,2=b:1/b:2";
         assert_eq!(parse(text).map(|members| format(&members)), Ok(text.to_string()));
         assert_eq!(parse("").map(|members| members.len()), Ok(0));
+    }
+
+    #[test]
+    fn addresses_are_read_from_a_list() {
+        assert_eq!(parse_addresses("").unwrap(), Vec::<String>::new());
+        assert_eq!(parse_addresses(" a:1, b:2,").unwrap(), ["a:1", "b:2"]);
+        assert!(parse_addresses("a:1,b").unwrap_err().contains("`b`"));
+    }
+
+    #[test]
+    fn addresses_of_all_interfaces_are_told_from_others() {
+        for all in ["0.0.0.0:7400", "[::]:7400"] {
+            assert!(is_wildcard(all), "{all}");
+        }
+        for one in ["127.0.0.1:7400", "node-1:7400", "[::1]:7400"] {
+            assert!(!is_wildcard(one), "{one}");
+        }
     }
 
     #[test]

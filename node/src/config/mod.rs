@@ -16,7 +16,7 @@ pub use layers::{Layers, Setting, Source};
 use crate::access::Entries;
 use cairn_engine::Mode;
 use cairn_engine::io::Backend;
-use cairn_raft::{Machine, MemberAddress, NodeId};
+use cairn_raft::{Machine, MemberAddress};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +39,14 @@ pub struct NodeConfig {
     pub peer_address: String,
     /// The address that serves HTTP, if any.
     pub http_address: Option<String>,
-    /// The initial members with the addresses at which others reach them; contains `slot`.
+    /// Where clients reach this member; `None`: where it listens.
+    pub advertise_client: Option<String>,
+    /// Where the other members reach this one; `None`: where it listens.
+    pub advertise_peer: Option<String>,
+    /// Peer addresses that are asked for the members.
+    pub join: Vec<String>,
+    /// The members that form the cluster, once, with the addresses at which others reach them.
+    /// Contains `slot`, or is empty: then this member joins a cluster.
     pub members: BTreeMap<u16, MemberAddress>,
     /// Who may do what; empty: everybody may do everything.
     pub access: Entries,
@@ -183,7 +190,8 @@ impl NodeConfig {
         let client_address = layers.text("listen.client")?;
         let peer_address = layers.text("listen.peer")?;
         let mut members = layers.read("members", members::parse)?;
-        if members.is_empty() {
+        let join = layers.read("join", members::parse_addresses)?;
+        if members.is_empty() && join.is_empty() {
             let own = MemberAddress { peer: peer_address.clone(), client: client_address.clone() };
             members.insert(slot, own);
         }
@@ -198,6 +206,9 @@ impl NodeConfig {
             mode,
             client_address,
             peer_address,
+            advertise_client: advertised(layers, "advertise.client")?,
+            advertise_peer: advertised(layers, "advertise.peer")?,
+            join,
             http_address: Some(layers.text("listen.http")?).filter(|address| address != "none"),
             members,
             access: layers.read("access", Entries::parse)?,
@@ -236,7 +247,7 @@ impl NodeConfig {
                 Machine::DOMAIN_BYTES_MAX
             ));
         }
-        if !self.members.contains_key(&self.slot) {
+        if !self.members.is_empty() && !self.members.contains_key(&self.slot) {
             let slots: Vec<String> = self.members.keys().map(u16::to_string).collect();
             return conflict(format!(
                 "slot {} is not among the members ({}); add [members.{}] or correct `slot`",
@@ -245,13 +256,25 @@ impl NodeConfig {
                 self.slot
             ));
         }
-        if self.mode == Some(Mode::Replicated) && self.members.len() < 3 {
+        if self.mode == Some(Mode::Replicated) && self.voters() < 3 {
             return conflict(format!(
                 "mode `replicated` relies on the other members after a power cut, and {} initial member{} cannot \
                  restore what one of them lost; use mode = \"sync\", or three members or more",
                 self.members.len(),
                 if self.members.len() == 1 { "" } else { "s" }
             ));
+        }
+        let reached = [
+            ("client", &self.client_address, &self.advertise_client),
+            ("peer", &self.peer_address, &self.advertise_peer),
+        ];
+        for (name, listen, advertised) in reached {
+            let at = advertised.as_ref().unwrap_or(listen);
+            if self.has_peers() && members::is_wildcard(at) {
+                return conflict(format!(
+                    "nobody reaches this member at {at}: give advertise.{name} the address at which others do"
+                ));
+            }
         }
         let ports =
             [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);
@@ -296,15 +319,33 @@ impl NodeConfig {
         Ok(())
     }
 
-    /// Where to reach a member. The configuration takes precedence, since an operator who moves a
-    /// member changes it; else the address in the log.
-    pub(crate) fn address_of<'a>(
-        &'a self,
-        id: NodeId,
-        logged: &'a MemberAddress,
-    ) -> &'a MemberAddress {
-        self.members.get(&id.slot()).unwrap_or(logged)
+    /// Whether this member belongs to a cluster of several, as far as the configuration tells.
+    pub fn has_peers(&self) -> bool {
+        self.members.len() > 1 || !self.join.is_empty()
     }
+
+    /// The number of voters that this configuration plans for. Who joins a cluster learns it later,
+    /// and is refused there if its mode needs more.
+    pub fn voters(&self) -> usize {
+        match self.members.len() {
+            0 => JOINED_VOTERS,
+            members => members,
+        }
+    }
+
+    /// Where to ask for the members: `join`, and where the cluster was formed.
+    pub(crate) fn seeds(&self) -> Vec<String> {
+        let initial = self.members.iter().filter(|(slot, _)| **slot != self.slot);
+        let initial = initial.map(|(_, address)| address.peer.clone());
+        self.join.iter().cloned().chain(initial).collect()
+    }
+}
+
+/// The voters of a cluster that a member joins, as long as it knows none.
+const JOINED_VOTERS: usize = 3;
+
+fn advertised(layers: &Layers, key: &'static str) -> Result<Option<String>, ConfigError> {
+    Ok(Some(layers.text(key)?).filter(|address| address != "auto"))
 }
 
 impl LogConfig {

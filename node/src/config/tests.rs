@@ -137,6 +137,33 @@ fn access_comes_from_a_table_or_from_one_line() {
 }
 
 #[test]
+fn a_member_that_joins_names_only_itself_and_seeds() {
+    let text =
+        "cluster = \"c\"\nslot = 4\ndata_dir = \"d\"\njoin = [\"seed:7401\", \"other:7401\"]\n";
+    let config = NodeConfig::from_layers(&layers(text)).expect("good");
+    assert_eq!(config.join, ["seed:7401", "other:7401"]);
+    assert!(config.members.is_empty() && config.has_peers());
+    assert_eq!(config.seeds(), config.join);
+    assert!(file_error("join = [\"seed\"]\n").contains("expected host:port"));
+    assert!(file_error("join = [7401]\n").contains("expected host:port"));
+    let alone = NodeConfig::from_layers(&layers("cluster = \"c\"\nslot = 4\ndata_dir = \"d\"\n"));
+    assert!(!alone.expect("good").has_peers());
+}
+
+#[test]
+fn a_member_that_listens_on_all_interfaces_says_where_others_reach_it() {
+    let mut layers = layers(&format!(
+        "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\nmembers = \"{THREE}\"\nlisten.client = \"0.0.0.0:7400\"\n"
+    ));
+    let error = NodeConfig::from_layers(&layers).expect_err("nobody reaches it").to_string();
+    assert!(error.contains("0.0.0.0:7400") && error.contains("advertise.client"), "{error}");
+    layers.add_assignment("--set", "advertise.client=a:7400").expect("an address");
+    let config = NodeConfig::from_layers(&layers).expect("good");
+    assert_eq!(config.advertise_client.as_deref(), Some("a:7400"));
+    assert_eq!(config.advertise_peer, None);
+}
+
+#[test]
 fn one_or_two_members_never_run_replicated() {
     for (members, word) in
         [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")]

@@ -16,14 +16,13 @@ const STABLE_FOR: Duration = Duration::from_secs(5);
 /// with the most up-to-date log acts, whether it is recovering or active.
 pub(super) struct Automatic {
     node: NodeId,
-    client: Client,
     before: Option<(MemberSurvey, Instant)>,
     said: String,
 }
 
 impl Automatic {
-    pub(super) fn new(node: NodeId, client: Client) -> Automatic {
-        Automatic { node, client, before: None, said: String::new() }
+    pub(super) fn new(node: NodeId) -> Automatic {
+        Automatic { node, before: None, said: String::new() }
     }
 
     /// Starts over, because a leader is known.
@@ -33,7 +32,7 @@ impl Automatic {
 
     /// Considers a survey that was made while no leader is known, and acts if the surveys were
     /// stable for long enough.
-    pub(super) async fn consider(&mut self, found: MemberSurvey) {
+    pub(super) async fn consider(&mut self, client: &Client, found: MemberSurvey) {
         let chosen = match may_be_decided(&found) {
             Ok(chosen) => chosen.clone(),
             Err(reason) => {
@@ -51,26 +50,26 @@ impl Automatic {
             self.before = Some((found, since));
             return;
         }
-        if self.act(&found, &chosen).await {
+        if act(client, &found, &chosen).await {
             // If these grants do not lead to an election, new ones would not either.
             sleep(UnsafeRecovery::LIFETIME).await;
         }
     }
+}
 
-    /// Returns whether every recovering member accepted its grant.
-    async fn act(&self, found: &MemberSurvey, chosen: &NodeStatus) -> bool {
-        warn!(
-            node = %NodeId::from_u64(chosen.node_id),
-            last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
-            "too many members may have lost acknowledged writes, all voters answer, and `unsafe_recovery.automatic` is set: this \
-             member has the most up-to-date log and starts the unsafe recovery; acknowledged writes that no member holds are \
-             discarded"
-        );
-        let decided = decide(&self.client, found, chosen).await;
-        decided
-            .inspect_err(|error| warn!(%error, "the unsafe recovery did not start; retrying"))
-            .is_ok()
-    }
+/// Returns whether every recovering member accepted its grant.
+async fn act(client: &Client, found: &MemberSurvey, chosen: &NodeStatus) -> bool {
+    warn!(
+        node = %NodeId::from_u64(chosen.node_id),
+        last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
+        "too many members may have lost acknowledged writes, all voters answer, and `unsafe_recovery.automatic` is set: this \
+         member has the most up-to-date log and starts the unsafe recovery; acknowledged writes that no member holds are \
+         discarded"
+    );
+    let decided = decide(client, found, chosen).await;
+    decided
+        .inspect_err(|error| warn!(%error, "the unsafe recovery did not start; retrying"))
+        .is_ok()
 }
 
 /// The voter that should lead, if there is no leader and every voter answered under its own

@@ -20,7 +20,10 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Watches for an outage that does not end on its own.
 pub(crate) struct Watch {
     replica: Replica,
-    client: Client,
+    /// Where to ask as long as this member knows no others.
+    seeds: Vec<String>,
+    /// Asks at these endpoints.
+    client: Option<(Vec<String>, Client)>,
     election_blocked_state: ElectionBlockedState,
     automatic: Option<Automatic>,
     /// What the last survey found.
@@ -32,28 +35,43 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `endpoints`: the client addresses of all members. `automatic`: the configuration accepts
-    /// data loss.
-    ///
-    /// # Errors
-    /// Those of [`Options::build`].
+    /// `seeds`: client addresses to ask as long as this member knows no others. `automatic`: the
+    /// configuration accepts data loss.
     pub(crate) fn new(
         replica: Replica,
-        endpoints: Vec<String>,
+        seeds: Vec<String>,
         automatic: bool,
         election_blocked_state: ElectionBlockedState,
-    ) -> Result<Watch, cairn_client::Error> {
-        let client = Options::new(endpoints).deadline(NODE_TIMEOUT).build()?;
-        let automatic = automatic.then(|| Automatic::new(replica.node_id(), client.clone()));
-        Ok(Watch {
+    ) -> Watch {
+        let automatic = automatic.then(|| Automatic::new(replica.node_id()));
+        Watch {
             replica,
-            client,
+            seeds,
+            client: None,
             election_blocked_state,
             automatic,
             before: None,
             logged_outside: None,
             logged: None,
-        })
+        }
+    }
+
+    /// A client of the members where they are now. Where they were before, nobody is missing.
+    fn client(&mut self) -> Result<Client, cairn_client::Error> {
+        let members = self.replica.status().members;
+        let mut endpoints: Vec<String> =
+            members.into_iter().map(|member| member.address.client).collect();
+        if endpoints.is_empty() {
+            endpoints.clone_from(&self.seeds);
+        }
+        match &self.client {
+            Some((known, client)) if *known == endpoints => Ok(client.clone()),
+            _ => {
+                let client = Options::new(endpoints.clone()).deadline(NODE_TIMEOUT).build()?;
+                self.client = Some((endpoints, client.clone()));
+                Ok(client)
+            }
+        }
     }
 
     /// Runs until dropped.
@@ -68,10 +86,17 @@ impl Watch {
                 }
                 continue;
             }
-            let found = survey(&self.client).await;
+            let client = match self.client() {
+                Ok(client) => client,
+                Err(error) => {
+                    warn!(node = %self.replica.node_id(), %error, "cannot ask the other members");
+                    continue;
+                }
+            };
+            let found = survey(&client).await;
             self.report(&found);
             if let Some(automatic) = &mut self.automatic {
-                automatic.consider(found).await;
+                automatic.consider(&client, found).await;
             }
         }
     }

@@ -3,13 +3,12 @@
 use super::{Inner, member_state, scrub};
 use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
-use crate::config::NodeConfig;
 use crate::doctor::Contract;
 use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{MemberAddress, NodeId, ReplicaStatus};
+use cairn_raft::ReplicaStatus;
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
@@ -24,10 +23,12 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
             max_request_bytes: bounded(limits.max_request_bytes),
         }),
         applied_index: index(status.applied),
-        members: members(&inner.config, &status),
-        leader: leader(&inner.config, &status),
+        members: members(&status),
+        leader: leader(&status),
         server_version: env!("CARGO_PKG_VERSION").to_string(),
         protocol: cairn_client::PROTOCOL,
+        membership_term: status.membership_log_id.map_or(0, |id| id.term),
+        membership_index: index(status.membership_log_id),
     }
 }
 
@@ -46,8 +47,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         committed_index: index(status.committed),
         applied_index: index(status.applied),
         purged_index: index(status.purged),
-        members: members(&inner.config, &status),
-        leader: leader(&inner.config, &status),
+        members: members(&status),
+        leader: leader(&status),
         storage: Some(proto::Storage {
             mode: engine.mode.name().to_string(),
             backend: engine.backend.to_string(),
@@ -128,37 +129,19 @@ fn durability(inner: &Inner, mode: Mode) -> proto::Durability {
     }
 }
 
-fn members(config: &NodeConfig, status: &ReplicaStatus) -> Vec<proto::Member> {
-    let member = |member: &cairn_raft::Member| {
-        let address = address(config, status, member.id, &member.address);
-        proto::Member {
-            node_id: member.id.as_u64(),
-            slot: u32::from(member.id.slot()),
-            client_address: address.client.clone(),
-            peer_address: address.peer.clone(),
-            voter: member.voter,
-        }
+fn members(status: &ReplicaStatus) -> Vec<proto::Member> {
+    let member = |member: &cairn_raft::Member| proto::Member {
+        node_id: member.id.as_u64(),
+        slot: u32::from(member.id.slot()),
+        client_address: member.address.client.clone(),
+        peer_address: member.address.peer.clone(),
+        voter: member.voter,
     };
     status.members.iter().map(member).collect()
 }
 
-fn leader(config: &NodeConfig, status: &ReplicaStatus) -> Option<proto::Leader> {
-    let (id, logged) = status.leader.as_ref()?;
-    Some(refusal::leader_message((*id, address(config, status, *id, logged).clone())))
-}
-
-/// A configuration that names only this member has its listen address, not the address at which a
-/// cluster reaches it.
-fn address<'a>(
-    config: &'a NodeConfig,
-    status: &ReplicaStatus,
-    id: NodeId,
-    logged: &'a MemberAddress,
-) -> &'a MemberAddress {
-    match id.slot() == config.slot && config.members.len() == 1 && status.members.len() > 1 {
-        true => logged,
-        false => config.address_of(id, logged),
-    }
+fn leader(status: &ReplicaStatus) -> Option<proto::Leader> {
+    status.leader.clone().map(refusal::leader_message)
 }
 
 fn index(id: Option<LogId>) -> u64 {

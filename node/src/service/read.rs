@@ -190,11 +190,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
     if stale {
         return Ok(());
     }
-    inner
-        .replica
-        .read_barrier()
-        .await
-        .map_err(|error| refusal::of_read(&inner.config, inner.no_service(), error))
+    inner.replica.read_barrier().await.map_err(|error| refusal::of_read(inner.no_service(), error))
 }
 
 async fn in_time<T>(

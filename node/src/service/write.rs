@@ -21,7 +21,7 @@ pub(super) async fn write(
     let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.no_service(), error)),
+        Ok(Err(error)) => Err(refusal::of_write(inner.no_service(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!(
             "no quorum within {} ms",
             budget.as_millis()

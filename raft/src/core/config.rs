@@ -7,14 +7,22 @@ use cairn_engine::Mode;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Mode `replicated` relies on other members that hold what a power cut takes from one.
+pub(crate) const REPLICATED_VOTERS: usize = 3;
+
 /// A replica's settings. `new` has the defaults.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     /// What an acknowledgement promises; the same as the engine's.
     pub mode: Mode,
-    /// The members by slot, this one included, from the configuration. They form the cluster once;
-    /// later their addresses take precedence over those in the log.
+    /// The members by slot, this one included, that form the cluster, once; empty: this one joins a
+    /// cluster. Later the log says who belongs, and where.
     pub initial_members: BTreeMap<u16, MemberAddress>,
+    /// Peer addresses that are asked for the members while this member knows none, and while it
+    /// hears no leader.
+    pub seeds: Vec<String>,
+    /// Where the others and clients reach this member; empty: as the initial members say.
+    pub advertised: MemberAddress,
     /// The interval between a leader's heartbeats.
     pub heartbeat_ms: u64,
     /// Election timeout: a follower without a message from a leader campaigns after a random time,
@@ -53,6 +61,8 @@ impl ReplicaConfig {
         ReplicaConfig {
             mode,
             initial_members,
+            seeds: Vec::new(),
+            advertised: MemberAddress::default(),
             heartbeat_ms: 100,
             election_min_ms: 500,
             election_max_ms: 1000,
@@ -73,17 +83,34 @@ impl ReplicaConfig {
     /// formed yet.
     ///
     /// # Errors
-    /// `Config`, if the log has one voter and the settings name several members: no other member
-    /// holds what a cluster of one acknowledged.
+    /// `Config`, if the log has one voter and the settings name others: no other member holds what a
+    /// cluster of one acknowledged. And if it has one or two and the mode is `replicated`.
     pub(crate) fn fits(&self, voters: usize) -> Result<(), Error> {
-        let members = self.initial_members.len();
-        if voters == 1 && members > 1 {
+        if voters == 1 && (self.initial_members.len() > 1 || !self.seeds.is_empty()) {
+            return Err(Error::Config(
+                "this data directory belongs to a cluster of one, and `members` or `join` names others: a cluster of one \
+                 cannot grow; correct the configuration, or form a new cluster and copy the keys"
+                    .into(),
+            ));
+        }
+        if self.mode == Mode::Replicated && (1..REPLICATED_VOTERS).contains(&voters) {
             return Err(Error::Config(format!(
-                "this data directory belongs to a cluster of one, and `members` names {members}: members cannot be added to a \
-                 cluster; correct `members`, or form a new cluster and copy the keys"
+                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {voters}: use mode = \"sync\""
             )));
         }
         Ok(())
+    }
+
+    /// Where to ask for members that the log does not tell.
+    pub(crate) fn contacts(&self) -> impl Iterator<Item = String> {
+        let initial = self.initial_members.values().map(|address| address.peer.clone());
+        self.seeds.iter().cloned().chain(initial)
+    }
+
+    /// Where this member, of slot `slot`, is reached.
+    pub(crate) fn advertised(&self, slot: u16) -> MemberAddress {
+        let configured = || self.initial_members.get(&slot).cloned().unwrap_or_default();
+        Some(self.advertised.clone()).filter(|own| !own.peer.is_empty()).unwrap_or_else(configured)
     }
 
     /// The settings for openraft, for this member of this cluster.

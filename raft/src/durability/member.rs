@@ -6,7 +6,7 @@ use crate::storage::Raft;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::PinnedSnapshot;
-use crate::transport::{PeerIdentity, SnapshotReceiver};
+use crate::transport::{Addresses, PeerIdentity, SnapshotReceiver};
 use cairn_engine::Engine;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
 pub(crate) struct LocalMember {
     pub(crate) identity: PeerIdentity,
+    pub(crate) addresses: Addresses,
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
     pub(crate) config: ReplicaConfig,

@@ -8,7 +8,7 @@
 use super::LocalMember;
 use crate::core::ids::GROUP;
 use crate::core::raft_metrics::with_metrics;
-use crate::transport::{self, others};
+use crate::transport::{self, Contact};
 
 /// Asks every voter once, all at the same time. A voter that does not answer under its own identity
 /// does not count.
@@ -16,14 +16,15 @@ use crate::transport::{self, others};
 /// # Errors
 /// Names a voter whose log is more up-to-date.
 pub(crate) async fn is_most_up_to_date(member: &LocalMember) -> Result<(), String> {
-    let voters = with_metrics(&member.raft, |metrics| {
-        let mut others = others(metrics, &member.config.initial_members);
+    let mut voters = member.addresses.others();
+    with_metrics(&member.raft, |metrics| {
         let votes = |id| metrics.membership_config.voter_ids().any(|voter| voter == id);
-        others.retain(|(id, _)| votes(*id));
-        others
+        voters.retain(|(id, _)| votes(*id));
     });
     let asked = voters.iter().map(|(voter, address)| async move {
-        let answer = transport::hello(&member.identity, voter.slot(), address).await.ok()?;
+        let contact = Contact { address: address.clone(), slot: Some(voter.slot()) };
+        let own = Some(&member.addresses);
+        let answer = transport::hello(&member.identity, own, &contact).await.ok()?;
         (answer.id == *voter).then_some((voter, answer.last_log_id))
     });
     let own = member.engine.log_bounds(GROUP).last;

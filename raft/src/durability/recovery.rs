@@ -6,7 +6,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::Vote;
 use crate::storage::log_store;
-use crate::transport::ask_to_recover;
+use crate::transport::{ask_to_recover, find};
 use cairn_engine::LogId;
 use openraft::ServerState;
 use std::sync::Arc;
@@ -138,11 +138,7 @@ impl LocalMember {
     async fn ask(&self, leader: NodeId, vote: Vote, unrecorded_term: &mut Option<u64>) -> bool {
         let unsafe_recovery = unrecorded_term.is_some() || self.is_unsafe_leadership(leader, &vote);
         let node = self.identity.id();
-        let Some(address) = self.address(leader) else {
-            tracing::warn!(%node, %leader, "this member knows no address of the leader that could help it recover");
-            return false;
-        };
-        match ask_to_recover(&self.identity, leader, &address, unsafe_recovery).await {
+        match self.ask_at_each_address(leader, unsafe_recovery).await {
             Ok(agreed) if agreed == vote => {
                 if self.gate.recovery_leader() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader helps this member recover");
@@ -175,17 +171,26 @@ impl LocalMember {
         in_force || self.gate.was_chosen(leader) && voted()
     }
 
-    /// The configured address first, since an operator who moves a member changes it there; else
-    /// the one in the log.
-    fn address(&self, leader: NodeId) -> Option<String> {
-        with_metrics(&self.raft, |metrics| {
-            let logged = || metrics.membership_config.get_node(&leader);
-            self.config
-                .initial_members
-                .get(&leader.slot())
-                .or_else(logged)
-                .map(|address| address.peer.clone())
-        })
+    /// Asks the leader at one of its addresses after another, until it answers.
+    async fn ask_at_each_address(
+        &self,
+        leader: NodeId,
+        unsafe_recovery: bool,
+    ) -> Result<Vote, String> {
+        let mut addresses = self.addresses.of(leader, None);
+        if addresses.is_empty() {
+            // Nothing is left of its log, which told where the members are.
+            let seeds = self.config.contacts().collect();
+            addresses.extend(find(&self.identity, &self.addresses, leader, seeds).await);
+        }
+        let mut answer = Err("this member knows no address of that leader".to_owned());
+        for address in addresses {
+            answer = ask_to_recover(&self.identity, leader, &address, unsafe_recovery).await;
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
     }
 
     /// The member's own state machine has applied the record of its own boot epoch: become active.

@@ -13,10 +13,11 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::transport::{cause, hello};
+use crate::transport::{Answer, Contact, cause, hello};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::Status;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// One line is logged for this many rounds.
@@ -59,12 +60,12 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
     let (mut members, mut missing) = (BTreeMap::new(), Vec::new());
     for (slot, address) in &member.config.initial_members {
         if *slot == own.slot() {
-            members.insert(own, address.clone());
+            members.insert(own, member.addresses.advertised().clone());
             continue;
         }
-        match hello(&member.identity, *slot, &address.peer).await {
+        match ask_one(member, *slot, &address.peer).await {
             Ok(answer) if answer.uninitialized => {
-                members.insert(answer.id, address.clone());
+                members.insert(answer.id, answer.address.unwrap_or_else(|| address.clone()));
             }
             Ok(answer) => {
                 return Err(format!(
@@ -84,6 +85,27 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
     let reason = format!("waiting for {}", missing.join(", "));
     member.identity.formation.waits(&reason);
     Err(reason)
+}
+
+/// Asks the member of `slot`, where the configuration says, and where the member says, if that is
+/// elsewhere: the log gets an address at which it answered.
+async fn ask_one(member: &LocalMember, slot: u16, peer: &str) -> Result<Answer, Status> {
+    let ask = async |address: &str| {
+        let contact = Contact { address: address.to_owned(), slot: Some(slot) };
+        hello(&member.identity, Some(&member.addresses), &contact).await
+    };
+    let answer = ask(peer).await?;
+    match answer.address.as_ref().filter(|own| own.peer != peer) {
+        None => Ok(answer),
+        Some(own) => ask(&own.peer).await.map_err(|status| {
+            let reason = format!(
+                "it advertises {}, where it does not answer: {}",
+                own.peer,
+                status.message()
+            );
+            Status::new(status.code(), reason)
+        }),
+    }
 }
 
 async fn form(member: &LocalMember, members: BTreeMap<NodeId, MemberAddress>) {

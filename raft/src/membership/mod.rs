@@ -1,4 +1,5 @@
-//! Who belongs to the cluster: it is formed once, and later a new identity can replace a lost one.
+//! Who belongs to the cluster, and where: it is formed once, later a new identity can replace a lost
+//! one, and a member can move to another address.
 //!
 //! **Replacement.** A machine whose disk was lost or replaced comes back in its slot with a new
 //! identity.
@@ -27,13 +28,19 @@
 //! down: an entry that only it and the leader hold can be overwritten only with the votes of all
 //! others. Never is a voter added in one change and the other removed in a later one. If the
 //! learner loses power with acknowledged writes unsynced, it recovers in place like any member.
+//!
+//! **Addresses.** The log says where each member is reached. A member that starts elsewhere
+//! announces its new addresses to all that it knows, to the seeds, and to those of which they tell.
+//! Whoever hears it asks it there, and uses the addresses once it has answered. The leader logs
+//! them: one change of the membership, which depends on the membership that the leader saw. So
+//! members of which no two are where they were find one another through one seed.
 
+mod contact;
 pub(crate) mod forming;
-mod joiner;
 mod reconciler;
 mod replaceable_voter;
 mod step;
 
-pub(crate) use joiner::Joiner;
+pub(crate) use contact::Outreach;
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;

@@ -3,7 +3,8 @@
 
 use super::step::{self, Step, View};
 use crate::core::command::Command;
-use crate::core::ids::NodeId;
+use crate::core::config::REPLICATED_VOTERS;
+use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{RaftLogId, Reply, StoredMembership, TypeConfig};
 use crate::core::{codec, runtime};
@@ -25,6 +26,9 @@ const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// A leader that missed its rounds for this long was paused itself, or busy with a change.
 const MISSED_ROUND: Duration = Duration::from_secs(1);
+/// The log gets a member's new addresses at most this often: a member that starts again and again,
+/// each time elsewhere, must not fill it.
+const MOVE_INTERVAL: Duration = Duration::from_secs(5);
 /// A learner may lack at most this many entries when it becomes a voter.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
 
@@ -38,6 +42,8 @@ pub(crate) struct Reconciler {
     asked: Mutex<BTreeMap<u16, Asked>>,
     /// Whether a synced entry for them is under way.
     syncing: AtomicBool,
+    /// When this leader last changed a member's addresses.
+    moved: Mutex<BTreeMap<NodeId, runtime::Instant>>,
 }
 
 /// A node without an identity, which would overwrite what a voter's directory holds.
@@ -67,6 +73,7 @@ impl Reconciler {
             leads: Mutex::default(),
             asked: Mutex::default(),
             syncing: AtomicBool::new(false),
+            moved: Mutex::default(),
         }
     }
 
@@ -77,6 +84,13 @@ impl Reconciler {
     pub(crate) fn apply(&self, pending_join: PendingJoin) -> Result<bool, String> {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let voter = voter_to_replace(&metrics, pending_join.id)?;
+        let voters = metrics.membership_config.voter_ids().count();
+        if pending_join.replicated && voters < REPLICATED_VOTERS {
+            return Err(format!(
+                "the node runs in mode `replicated`, which needs {REPLICATED_VOTERS} voters or more, and this cluster has \
+                 {voters}: start it with mode = \"sync\""
+            ));
+        }
         if voter != pending_join.id {
             self.pending_joins
                 .lock()
@@ -167,11 +181,10 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            // Every step but `Finish` needs a leader that can judge which members are silent.
+            // To replace and to add members needs a leader that can judge which ones are silent.
             let can_judge = self.has_led(metrics.current_term);
-            if let Some(step) =
-                self.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
-            {
+            let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
+            if let Some(step) = self.next(&metrics).filter(|step| can_judge || needs_none(step)) {
                 self.take(step, &metrics.membership_config).await;
             }
         }
@@ -221,12 +234,15 @@ impl Reconciler {
         let pending_joins =
             asked.iter().map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect();
         drop(asked);
+        let mut moved = self.member.addresses.moved();
+        leave_out_recent(&mut moved, &mut self.moved.lock(), now);
         step::next(&View {
             own: metrics.id,
             membership: metrics.membership_config.membership(),
             alive: &alive(metrics),
             caught_up: &caught_up(metrics),
             pending_joins: &pending_joins,
+            moved: &moved,
         })
     }
 
@@ -241,6 +257,19 @@ impl Reconciler {
             Step::Drop(stale) => {
                 let what = format!("remove learner {stale}, which had no recent contact");
                 (ChangeMembers::RemoveNodes(BTreeSet::from([stale])), what)
+            }
+            Step::Move(member, address) => {
+                // `SetNodes` would add a node that is not there.
+                assert!(
+                    seen.membership().get_node(&member).is_some(),
+                    "an address belongs to a member"
+                );
+                self.moved.lock().insert(member, runtime::now());
+                let what = format!(
+                    "member {member} is reached at {} by members and at {} by clients",
+                    address.peer, address.client
+                );
+                (ChangeMembers::SetNodes(BTreeMap::from([(member, address)])), what)
             }
             Step::Add(new, address) => {
                 let what = format!("add learner {new} at {}", address.peer);
@@ -265,6 +294,16 @@ impl Reconciler {
             Err(error) => tracing::info!(%node, %error, "not done: {what}"),
         }
     }
+}
+
+/// Leaves out the members whose addresses this leader changed a moment ago, and forgets the others.
+fn leave_out_recent(
+    moved: &mut BTreeMap<NodeId, MemberAddress>,
+    changed: &mut BTreeMap<NodeId, runtime::Instant>,
+    now: runtime::Instant,
+) {
+    changed.retain(|_, at| now - *at < MOVE_INTERVAL);
+    moved.retain(|id, _| !changed.contains_key(id));
 }
 
 /// The voter that this node may replace; the node itself if it votes.
@@ -304,4 +343,29 @@ fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
         .filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last)
         .map(|(id, _)| id)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_starts_elsewhere_again_and_again_does_not_fill_the_log() {
+        let member = NodeId::new(2, 22);
+        let (began, mut changed, mut changes) = (runtime::now(), BTreeMap::new(), 0);
+        // It is somewhere else at each check of a minute.
+        for check in 0..600 {
+            let now = began + POLL_INTERVAL * check;
+            let mut moved = BTreeMap::from([(member, MemberAddress::default())]);
+            leave_out_recent(&mut moved, &mut changed, now);
+            if moved.contains_key(&member) {
+                changed.insert(member, now);
+                changes += 1;
+            }
+        }
+        assert_eq!(changes, 60 / MOVE_INTERVAL.as_secs());
+        let mut moved = BTreeMap::new();
+        leave_out_recent(&mut moved, &mut changed, began + Duration::from_secs(3600));
+        assert!(changed.is_empty(), "nothing is kept for good");
+    }
 }

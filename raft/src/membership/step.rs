@@ -1,7 +1,8 @@
 //! The leader's next membership change: a function of what it sees, without side effects.
 //!
 //! What holds here: while a change is under way, the only next step is to finish it; no slot ever
-//! has two voters in one configuration; an identity with recent contact is not replaced.
+//! has two voters in one configuration; an identity with recent contact is not replaced; a change of
+//! an address adds nobody.
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Membership;
@@ -19,6 +20,8 @@ pub(super) struct View<'v> {
     pub(super) caught_up: &'v BTreeSet<NodeId>,
     /// Recent join requests, by slot.
     pub(super) pending_joins: &'v BTreeMap<u16, PendingJoin>,
+    /// Members that are reached at other addresses than the log says.
+    pub(super) moved: &'v BTreeMap<NodeId, MemberAddress>,
 }
 
 /// A change of the membership.
@@ -28,6 +31,8 @@ pub(super) enum Step {
     Finish,
     /// Removes a learner without recent contact, so that another one of its slot can be added.
     Drop(NodeId),
+    /// The log gets the addresses at which a member is reached now.
+    Move(NodeId, MemberAddress),
     /// A joining node becomes a learner.
     Add(NodeId, MemberAddress),
     /// A new identity replaces the old one.
@@ -40,6 +45,10 @@ pub(super) fn next(view: &View<'_>) -> Option<Step> {
     let [voters] = configurations.as_slice() else {
         return Some(Step::Finish);
     };
+    let moved = view.moved.iter().find(|(id, _)| view.membership.get_node(id).is_some());
+    if let Some((id, address)) = moved {
+        return Some(Step::Move(*id, address.clone()));
+    }
     view.pending_joins.values().find_map(|pending_join| step_for(view, voters, pending_join))
 }
 
@@ -111,6 +120,7 @@ mod tests {
         alive: Vec<NodeId>,
         caught_up: Vec<NodeId>,
         pending_joins: Vec<(NodeId, bool)>,
+        moved: Vec<NodeId>,
     }
 
     /// Member 2 is gone, and no node has asked to join yet.
@@ -121,6 +131,7 @@ mod tests {
             alive: vec![ONE, THREE],
             caught_up: vec![ONE, THREE],
             pending_joins: vec![],
+            moved: vec![],
         }
     }
 
@@ -134,7 +145,12 @@ mod tests {
             let pending_join = |(id, active): &(NodeId, bool)| {
                 (
                     id.slot(),
-                    PendingJoin { id: *id, address: MemberAddress::default(), active: *active },
+                    PendingJoin {
+                        id: *id,
+                        address: MemberAddress::default(),
+                        active: *active,
+                        replicated: false,
+                    },
                 )
             };
             next(&View {
@@ -143,6 +159,7 @@ mod tests {
                 alive: &self.alive.iter().copied().collect(),
                 caught_up: &self.caught_up.iter().copied().collect(),
                 pending_joins: &self.pending_joins.iter().map(pending_join).collect(),
+                moved: &self.moved.iter().map(|id| (*id, MemberAddress::default())).collect(),
             })
         }
     }
@@ -191,6 +208,18 @@ mod tests {
         assert_eq!(scene.next(), Some(Step::Drop(NEW)));
         scene.alive.push(NEW);
         assert_eq!(scene.next(), None);
+    }
+
+    #[test]
+    fn an_address_is_changed_for_members_only_and_not_in_the_middle_of_another_change() {
+        let mut scene = scene();
+        scene.moved = vec![NEWER, TWO];
+        assert_eq!(scene.next(), Some(Step::Move(TWO, MemberAddress::default())));
+        scene.moved = vec![NEWER];
+        assert_eq!(scene.next(), None, "not a member");
+        scene.moved = vec![TWO];
+        scene.configurations = vec![vec![ONE, TWO, THREE], vec![ONE, NEW, THREE]];
+        assert_eq!(scene.next(), Some(Step::Finish));
     }
 
     #[test]

@@ -128,7 +128,12 @@ impl Replica {
             return Err(WriteError::Stopped(self.reason(&fatal)));
         }
         match answer.await {
-            Ok(result) => outcome(result),
+            Ok(result) => outcome(result).map_err(|error| match error {
+                WriteError::NotLeader { leader } => {
+                    WriteError::NotLeader { leader: self.at_present(leader) }
+                }
+                error => error,
+            }),
             // openraft ended while it had the proposal.
             Err(_) => Err(WriteError::OutcomeUnknown(
                 "this member stopped before the outcome was known".into(),
@@ -143,7 +148,12 @@ impl Replica {
     /// # Errors
     /// See [`ReadError`]. A barrier changes nothing, so it can always be retried.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
-        self.inner.barrier.wait().await
+        self.inner.barrier.wait().await.map_err(|error| match error {
+            ReadError::NotLeader { leader } => {
+                ReadError::NotLeader { leader: self.at_present(leader) }
+            }
+            error => error,
+        })
     }
 
     /// A key's state and value. If the value is damaged here, this fetches it from another member
@@ -268,7 +278,13 @@ impl Replica {
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
-        with_metrics(&self.inner.member.raft, leadership::leader)
+        let leader = with_metrics(&self.inner.member.raft, leadership::leader);
+        leader.map(|leader| self.at_present(leader))
+    }
+
+    /// A member with the addresses at which it is reached now.
+    fn at_present(&self, (member, logged): (NodeId, MemberAddress)) -> (NodeId, MemberAddress) {
+        (member, self.inner.member.addresses.present(member, &logged))
     }
 
     /// This replica's view of itself and of the cluster. Cheap.
@@ -276,7 +292,12 @@ impl Replica {
         let stopped = self.stopped();
         // Calls to the engine may block, so they are made outside the read of the metrics.
         let metrics = with_metrics(&self.inner.member.raft, Clone::clone);
-        let mut status = status::of(&metrics, self.engine(), self.member_state(), stopped);
+        let mut status = status::of(
+            &metrics,
+            self.engine(),
+            &self.inner.member.addresses,
+            (self.member_state(), stopped),
+        );
         // openraft keeps reporting the last leader on a node that does not campaign or wins no
         // election; hide it if no message came lately.
         if status.role != Role::Leader

@@ -15,7 +15,7 @@ use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
 use crate::transport::identity;
 use crate::transport::receiver;
-use crate::transport::{PendingJoin, messages};
+use crate::transport::{PendingJoin, is_storable, messages};
 use cairn_engine::{BootEpoch, Engine, LogId};
 use futures::future::ready;
 use futures::{Stream, StreamExt};
@@ -44,9 +44,6 @@ pub struct PeerService {
 
 /// The tonic service that answers the other members; add it to the server on the peer address.
 pub type PeerServer = runtime::Served<PeerService>;
-
-/// The longest address that a membership may hold.
-const ADDRESS_BYTES: usize = 512;
 
 type Answered<T> = Result<Response<T>, Status>;
 type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
@@ -228,6 +225,10 @@ impl PeerService {
     }
 }
 
+fn contact((member, peer_address): (NodeId, String)) -> proto::Contact {
+    proto::Contact { node_id: member.as_u64(), peer_address }
+}
+
 fn append_response(
     result: Result<StreamAppendResult<TypeConfig>, Fatal<TypeConfig>>,
     envelope: Option<proto::Envelope>,
@@ -254,6 +255,11 @@ impl Peer for PeerService {
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
         let former = self.member.config.initial_members.keys().next().copied();
         identity.formation.heard(sender, former, &request.waiting_for);
+        let epoch = identity::epoch_of(request.envelope.as_ref());
+        let announced =
+            MemberAddress { peer: request.peer_address, client: request.client_address };
+        let addresses = &self.member.addresses;
+        addresses.announced(sender, epoch, announced);
         let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
         let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
         let last_log_id = self.member.engine.log_bounds(GROUP).last.map(proto::LogId::from);
@@ -262,6 +268,9 @@ impl Peer for PeerService {
             uninitialized,
             replaceable_voter,
             last_log_id,
+            peer_address: addresses.advertised().peer.clone(),
+            client_address: addresses.advertised().client.clone(),
+            contacts: addresses.others().into_iter().map(contact).collect(),
         }))
     }
 
@@ -465,12 +474,11 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let address = MemberAddress { peer: request.peer_address, client: request.client_address };
-        for text in [&address.peer, &address.client] {
-            if text.is_empty() || text.len() > ADDRESS_BYTES {
-                return Err(Malformed("an address that is empty or too long").into());
-            }
+        if !is_storable(&address) {
+            return Err(Malformed("an address that is empty or too long").into());
         }
-        let pending_join = PendingJoin { id: sender, address, active: request.active };
+        let (active, replicated) = (request.active, request.replicated);
+        let pending_join = PendingJoin { id: sender, address, active, replicated };
         let voter = self.reconciler.apply(pending_join).map_err(Status::failed_precondition)?;
         Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
     }

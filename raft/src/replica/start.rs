@@ -15,14 +15,14 @@ use crate::core::error::Error;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::runtime;
 use crate::durability::{AckModes, EpochRecords, Gate, LocalMember, Policy};
-use crate::membership::{Joiner, Reconciler, forming};
+use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
-use crate::transport::{Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
+use crate::transport::{Addresses, Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
 use cairn_engine::{Engine, MemberState, Mode};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -72,10 +72,11 @@ async fn build(
     let identity = PeerIdentity::of(&engine, identities.clone()).on(config.machine.clone());
     let (id, metrics) = (identity.id(), LateMetrics::default());
     let gate = Arc::new(Gate::new(engine.member_state()));
+    let advertised = config.advertised(id.slot());
+    let addresses = Addresses::new(id, advertised, identities.clone(), metrics.clone());
     let progress = Arc::new(Progress::new(identities));
     let pinned = PinnedSnapshot::default();
-    let configured = config.initial_members.clone();
-    let peers = Peers { identity: identity.clone(), configured, metrics: metrics.clone() };
+    let peers = Peers { identity: identity.clone(), addresses: addresses.clone() };
     let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(peers)));
     let settings = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
     terms::warn_if_misled(&engine, id);
@@ -88,7 +89,7 @@ async fn build(
         identity.clone(),
         Arc::new(policy),
         pinned.clone(),
-        config.initial_members.clone(),
+        addresses.clone(),
         answer_timeout(&config),
     );
     let log = LogStore::new(engine.clone(), repairer.clone());
@@ -96,6 +97,7 @@ async fn build(
     metrics.set(raft.metrics());
     Ok(LocalMember {
         identity,
+        addresses,
         records: Arc::new(EpochRecords::new(raft.clone())),
         receiver: SnapshotReceiver::new(engine.clone()),
         engine,
@@ -137,9 +139,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     }
     let reconciler = Arc::new(Reconciler::new(member.clone()));
     runtime::spawn(reconciler.clone().run());
-    if member.config.initial_members.len() > 1 {
-        runtime::spawn(Joiner(member.clone()).run());
-    }
+    runtime::spawn(Outreach::new(member.clone()).run());
     if blank && forming::is_mine(&member) {
         runtime::spawn(forming::run(member.clone()));
     } else if !member.gate.is_open() {

@@ -3,6 +3,7 @@
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{TypeConfig, engine_log_id};
 use crate::durability::leadership;
+use crate::transport::Addresses;
 use cairn_engine::{Engine, LogId, MemberState};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
@@ -41,8 +42,10 @@ impl fmt::Display for Role {
 pub struct Member {
     /// Its identity.
     pub id: NodeId,
-    /// Its addresses.
+    /// Where it is reached: as it announced and answered since its start, else as the log has it.
     pub address: MemberAddress,
+    /// Where it is by the log.
+    pub logged_address: MemberAddress,
     /// Whether it votes.
     pub voter: bool,
 }
@@ -82,14 +85,15 @@ pub struct ReplicaStatus {
 pub(crate) fn of(
     metrics: &RaftMetrics<TypeConfig>,
     engine: &Engine,
-    member_state: MemberState,
-    stopped: Option<String>,
+    addresses: &Addresses,
+    (member_state, stopped): (MemberState, Option<String>),
 ) -> ReplicaStatus {
     let bounds = engine.log_bounds(GROUP);
     let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
     let members = metrics.membership_config.nodes().map(|(id, address)| Member {
         id: *id,
-        address: address.clone(),
+        address: addresses.present(*id, address),
+        logged_address: address.clone(),
         voter: voters.contains(id),
     });
     ReplicaStatus {
@@ -104,7 +108,9 @@ pub(crate) fn of(
         },
         member_state,
         term: metrics.current_term,
-        leader: leadership::leader(metrics).filter(|_| stopped.is_none()),
+        leader: leadership::leader(metrics)
+            .filter(|_| stopped.is_none())
+            .map(|(id, logged)| (id, addresses.present(id, &logged))),
         last_log: bounds.last,
         committed: metrics.cluster_committed.as_ref().map(engine_log_id),
         applied: engine.applied(GROUP),

@@ -1,56 +1,123 @@
 //! Asking a node outside of openraft: for its identity before it is known, to add this node, to
 //! help a member recover that may have lost the tail of its log.
 
+use super::addresses::{Addresses, is_storable};
 use super::connection::{call, call_at};
-use super::identity::PeerIdentity;
+use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::proto;
 use crate::core::types::Vote;
-use cairn_engine::LogId;
+use cairn_engine::{BootEpoch, LogId};
+use std::collections::BTreeSet;
 use tonic::Status;
+
+/// More members than any cluster has: an answer names no more of them.
+const CONTACTS_MAX: usize = 256;
 
 /// The node that answered.
 pub(crate) struct Answer {
     pub(crate) id: NodeId,
+    pub(crate) epoch: BootEpoch,
+    /// Where it says that it is reached, if that can be dialled.
+    pub(crate) address: Option<MemberAddress>,
     /// Whether it was never part of a cluster.
     pub(crate) uninitialized: bool,
     /// If it leads: the voter without contact that the asking node may replace.
     pub(crate) replaceable_voter: Option<NodeId>,
     /// The last entry of its log.
     pub(crate) last_log_id: Option<LogId>,
+    /// Where it would look for the members that it knows.
+    pub(crate) contacts: BTreeSet<String>,
 }
 
-/// Asks the member of `slot`, expected at `address`, for its identity.
+/// Who is asked: where, and which slot's member is expected there, if any.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Contact {
+    pub(crate) address: String,
+    pub(crate) slot: Option<u16>,
+}
+
+impl Contact {
+    /// Whoever listens there.
+    pub(crate) fn at(address: impl Into<String>) -> Contact {
+        Contact { address: address.into(), slot: None }
+    }
+}
+
+/// Asks the node at `contact` for its identity, and announces where this one is reached, if it is.
 ///
 /// # Errors
 /// The refusal, in the words of the member that was asked.
 pub(crate) async fn hello(
     identity: &PeerIdentity,
-    slot: u16,
-    address: &str,
+    own: Option<&Addresses>,
+    contact: &Contact,
 ) -> Result<Answer, Status> {
     // The receiver's identity is not known yet.
     let envelope = identity.to(NodeId::from_u64(0));
-    let waiting_for = identity.formation.waiting_for().unwrap_or_default();
-    let request = proto::HelloRequest { envelope, receiver_slot: u32::from(slot), waiting_for };
-    let hello = call_at(address, |mut client| async move { client.hello(request).await });
-    let answer = hello.await?;
+    let own = own.map(|own| own.advertised().clone()).unwrap_or_default();
+    let request = proto::HelloRequest {
+        envelope,
+        receiver_slot: contact.slot.map_or(0, u32::from),
+        peer_address: own.peer,
+        client_address: own.client,
+        waiting_for: identity.formation.waiting_for().unwrap_or_default(),
+    };
+    let answer = call_at(&contact.address, |client| {
+        call(client, request, |mut client, request| async move { client.hello(request).await })
+    });
+    let answer = answer.await?;
     // The answering node may be a removed one. That says nothing about this one, so do not pass on
     // the code `REFUSED_IDENTITY`.
     let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(wrong_node)?;
     identity.check_answer(&answer, id).map_err(wrong_node)?;
-    if id.slot() != slot {
+    if contact.slot.is_some_and(|slot| id.slot() != slot) {
         return Err(Status::failed_precondition(format!("member {id} answered")));
     }
+    let address = MemberAddress { peer: answer.peer_address, client: answer.client_address };
+    let contacts = answer.contacts.into_iter().take(CONTACTS_MAX).map(|contact| MemberAddress {
+        peer: contact.peer_address.clone(),
+        client: contact.peer_address,
+    });
     Ok(Answer {
         id,
+        epoch: epoch_of(answer.envelope.as_ref()),
+        address: Some(address).filter(is_storable),
         uninitialized: answer.uninitialized,
         replaceable_voter: Some(answer.replaceable_voter)
             .filter(|voter| *voter != 0)
             .map(NodeId::from_u64),
         last_log_id: answer.last_log_id.map(LogId::from),
+        contacts: contacts.filter(is_storable).map(|contact| contact.peer).collect(),
     })
+}
+
+/// Where `member` answers, for one of which the log tells nothing: asks at `seeds`, and then where
+/// those who answer would look for members.
+pub(crate) async fn find(
+    identity: &PeerIdentity,
+    own: &Addresses,
+    member: NodeId,
+    seeds: BTreeSet<String>,
+) -> Option<String> {
+    let (mut asking, mut asked) = (seeds, BTreeSet::new());
+    for _ in 0..2 {
+        let answers = asking.iter().take(CONTACTS_MAX).map(|address| async move {
+            (address.clone(), hello(identity, Some(own), &Contact::at(address.clone())).await)
+        });
+        let mut told = BTreeSet::new();
+        for (address, answer) in futures::future::join_all(answers).await {
+            let Ok(answer) = answer else { continue };
+            if answer.id == member {
+                return Some(address);
+            }
+            told.extend(answer.contacts);
+        }
+        asked.append(&mut asking);
+        asking = told.difference(&asked).cloned().collect();
+    }
+    None
 }
 
 /// The answer came from another node than the one that was asked.
@@ -72,6 +139,8 @@ pub(crate) struct PendingJoin {
     pub(crate) address: MemberAddress,
     /// Its state is active: it holds everything that it acknowledged.
     pub(crate) active: bool,
+    /// It runs in mode `replicated`.
+    pub(crate) replicated: bool,
 }
 
 /// Asks `leader`, expected at `address`, to add this node. Returns whether it votes already.
@@ -89,6 +158,7 @@ pub(crate) async fn ask_to_join(
         peer_address: pending_join.address.peer,
         client_address: pending_join.address.client,
         active: pending_join.active,
+        replicated: pending_join.replicated,
     };
     let answer = call_at(address, |client| {
         call(client, request, |mut client, request| async move { client.join(request).await })

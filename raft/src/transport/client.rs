@@ -1,10 +1,11 @@
 //! The client side of the peer protocol: openraft's network.
 
+use super::addresses::Addresses;
 use super::append::{self, InFlightAppends, Session};
 use super::connection::{Client, rpc_error};
 use super::identity::{Enveloped, PeerIdentity};
 use super::link::Link;
-use super::peer::{Peer, addresses};
+use super::peer::Peer;
 use super::policy::SendPolicy;
 use super::{messages, sender};
 use crate::core::ids::{MemberAddress, NodeId};
@@ -36,11 +37,10 @@ pub(crate) struct Connections {
     identity: PeerIdentity,
     policy: Arc<dyn SendPolicy>,
     pinned: PinnedSnapshot,
-    /// The configured address of each slot's member.
-    configured: BTreeMap<u16, MemberAddress>,
+    addresses: Addresses,
     /// The time limit for a follower's answer to an append.
     answer_timeout: Duration,
-    peers: BTreeMap<NodeId, (MemberAddress, Peer)>,
+    peers: BTreeMap<NodeId, Peer>,
 }
 
 impl Connections {
@@ -48,19 +48,16 @@ impl Connections {
         identity: PeerIdentity,
         policy: Arc<dyn SendPolicy>,
         pinned: PinnedSnapshot,
-        configured: BTreeMap<u16, MemberAddress>,
+        addresses: Addresses,
         answer_timeout: Duration,
     ) -> Connections {
-        Connections { identity, policy, pinned, configured, answer_timeout, peers: BTreeMap::new() }
+        Connections { identity, policy, pinned, addresses, answer_timeout, peers: BTreeMap::new() }
     }
 
     fn network(&mut self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
-        let connect = || Peer::at(&addresses(&self.configured, target, address));
-        let (known, peer) =
-            self.peers.entry(target).or_insert_with(|| (address.clone(), connect()));
-        if known != address {
-            (*known, *peer) = (address.clone(), connect());
-        }
+        let new = || Peer::new(target, address.clone(), self.addresses.clone());
+        let peer = self.peers.entry(target).or_insert_with(new);
+        peer.given(address);
         let link = Link {
             identity: self.identity.clone(),
             policy: self.policy.clone(),
@@ -101,7 +98,7 @@ pub(crate) struct PeerNetwork {
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 impl PeerNetwork {
-    fn bulk(&self) -> Rpc<(usize, Client)> {
+    fn bulk(&self) -> Rpc<(u64, Client)> {
         self.link.peer.client(|route| &route.bulk)
     }
 
@@ -172,7 +169,7 @@ impl PeerNetwork {
 
     /// As [`PeerNetwork::try_open`], but waits after a failure, since openraft itself retries with
     /// every entry.
-    async fn open<S>(&mut self, requests: S) -> Rpc<(usize, Session<S>)> {
+    async fn open<S>(&mut self, requests: S) -> Rpc<(u64, Session<S>)> {
         if let Some(at) = self.not_before.take() {
             let now = runtime::now();
             if at > now {
@@ -196,7 +193,7 @@ impl PeerNetwork {
         opened
     }
 
-    async fn try_open<S>(&self, requests: S) -> Rpc<(usize, Session<S>)> {
+    async fn try_open<S>(&self, requests: S) -> Rpc<(u64, Session<S>)> {
         let (route, mut client) = self.bulk()?;
         let (outlet, stream) = append::outlet();
         let opened = runtime::timeout(self.link.answer_timeout, client.append(stream)).await;

@@ -1,25 +1,21 @@
 //! Asking the other members for the bytes of a value.
 
+use super::addresses::Addresses;
 use super::connection::call_at;
 use super::identity::PeerIdentity;
-use super::peer::others;
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::NodeId;
 use crate::core::proto;
-use crate::core::raft_metrics::LateMetrics;
 use crate::storage::repair::PeerValues;
 use bytes::Bytes;
 use cairn_engine::Extent;
 use futures::future::BoxFuture;
-use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The other members, from which the bytes of a value can be fetched.
 pub(crate) struct Peers {
     pub(crate) identity: PeerIdentity,
-    /// The configured address of each slot's member.
-    pub(crate) configured: BTreeMap<u16, MemberAddress>,
-    /// openraft's metrics, which name the others; none until openraft runs.
-    pub(crate) metrics: LateMetrics,
+    /// Where they are reached; nowhere until openraft runs.
+    pub(crate) addresses: Addresses,
 }
 
 impl PeerValues for Peers {
@@ -29,11 +25,7 @@ impl PeerValues for Peers {
         key: &'a [u8],
     ) -> BoxFuture<'a, Option<(Bytes, NodeId)>> {
         Box::pin(async move {
-            let peers = self
-                .metrics
-                .read_metrics(|seen| others(seen, &self.configured))
-                .unwrap_or_default();
-            for (peer, address) in peers {
+            for (peer, address) in self.addresses.others() {
                 match fetch_value(&self.identity, peer, &address, extent, key).await {
                     Ok(Some(bytes)) => return Some((bytes, peer)),
                     Ok(None) => {}

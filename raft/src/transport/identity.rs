@@ -130,14 +130,14 @@ impl PeerIdentity {
         }
     }
 
-    /// The sender of a Hello, which names only the receiver's slot.
+    /// The sender of a Hello, which names only the receiver's slot, or 0 for whoever listens.
     pub(crate) fn sender_of_hello(
         &self,
         envelope: Option<&Envelope>,
         slot: u32,
     ) -> Result<NodeId, Status> {
         let sender = self.sender_in_cluster(envelope)?;
-        match slot == u32::from(self.id.slot()) {
+        match slot == 0 || slot == u32::from(self.id.slot()) {
             true => Ok(sender),
             false => {
                 Err(refused(format!("the message is for slot {slot}, this is member {}", self.id)))
@@ -386,7 +386,7 @@ mod tests {
             let sent = sent.unwrap();
             assert_eq!((sent.cluster.as_str(), sent.protocol), ("blue", PROTOCOL));
             assert!(sender == own || sender.slot() != own.slot());
-            assert_eq!(slot.is_ok(), message.receiver_slot == 1);
+            assert_eq!(slot.is_ok(), message.receiver_slot <= 1);
             assert_eq!(request.is_ok(), sent.receiver == own.as_u64());
             let answer =
                 proto::HelloResponse { envelope: Some(sent.clone()), ..Default::default() };

@@ -2,8 +2,9 @@
 //!
 //! What holds here: every request and every answer names cluster, sender and receiver, and both
 //! sides check; a message that a member could not have sent is refused before it reaches openraft;
-//! every wait has a time limit.
+//! every wait has a time limit; an address says where to connect, never who answers.
 
+mod addresses;
 mod append;
 mod ask;
 mod client;
@@ -20,13 +21,15 @@ pub(crate) mod receiver;
 mod sender;
 pub(crate) mod terms;
 
-pub(crate) use ask::{PendingJoin, ask_to_join, ask_to_recover, cause, hello};
+pub(crate) use addresses::{Addresses, is_storable};
+pub(crate) use ask::{
+    Answer, Contact, PendingJoin, ask_to_join, ask_to_recover, cause, find, hello,
+};
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;
 #[cfg(test)]
 pub(crate) use identity::PROTOCOL;
 pub(crate) use identity::{PeerIdentity, REFUSED_IDENTITY};
 pub(crate) use messages::AckMode;
-pub(crate) use peer::others;
 pub(crate) use policy::SendPolicy;
 pub(crate) use receiver::SnapshotReceiver;

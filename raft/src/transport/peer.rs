@@ -1,25 +1,36 @@
 //! The routes to a member: its addresses, and which one is used.
 //!
-//! What holds here: a route is used until it fails, then the next one; the caller checks the
-//! identity of the member that answers.
+//! What holds here: a route is used until it fails, then the next one; when the member's addresses
+//! change, the first of the new ones; the caller checks the identity of the member that answers.
 
+use super::addresses::Addresses;
 use super::connection::{Client, connect};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::TypeConfig;
-use openraft::RaftMetrics;
 use openraft::errors::{RPCError, Unreachable};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One member: the routes to it, of which one is used until it fails.
 #[derive(Clone)]
 pub(super) struct Peer {
-    routes: Arc<[Route]>,
-    current: Arc<AtomicUsize>,
+    member: NodeId,
+    addresses: Addresses,
+    routes: Arc<Mutex<Routes>>,
     /// Whether the last append stream could be opened, so that a change is logged once.
     pub(super) reachable: Arc<AtomicBool>,
     pub(super) snapshots: Snapshots,
+}
+
+struct Routes {
+    /// The member's address when openraft last asked for a connection.
+    given: MemberAddress,
+    list: Vec<Route>,
+    /// The position of the route in use.
+    current: usize,
+    /// The number of the next route.
+    next: u64,
 }
 
 /// Counts the snapshot transfers to one member that began, and those that ended, successful or not.
@@ -58,101 +69,161 @@ impl Drop for Sending {
 }
 
 /// Two connections to one address: heartbeats and votes must not queue behind entries.
+#[derive(Clone)]
 pub(super) struct Route {
+    /// Tells it from the member's other routes, also from those that it had before.
+    number: u64,
+    address: String,
     pub(super) bulk: Result<Client, String>,
     pub(super) control: Result<Client, String>,
 }
 
+impl Routes {
+    /// Follows the member's addresses. The routes to addresses that stay are kept.
+    fn follow(&mut self, addresses: &[String]) {
+        if self.list.iter().map(|route| &route.address).eq(addresses) {
+            return;
+        }
+        let mut list = Vec::new();
+        for address in addresses {
+            let kept = self.list.iter().find(|route| route.address == *address).cloned();
+            list.push(kept.unwrap_or_else(|| {
+                self.next += 1;
+                Route {
+                    number: self.next,
+                    address: address.clone(),
+                    bulk: connect(address),
+                    control: connect(address),
+                }
+            }));
+        }
+        (self.list, self.current) = (list, 0);
+    }
+}
+
 impl Peer {
-    pub(super) fn at(addresses: &[&str]) -> Peer {
-        let route = |address: &&str| Route { bulk: connect(address), control: connect(address) };
+    /// A member that openraft knows at `given`.
+    pub(super) fn new(member: NodeId, given: MemberAddress, addresses: Addresses) -> Peer {
+        let routes = Routes { given, list: Vec::new(), current: 0, next: 0 };
         Peer {
-            routes: addresses.iter().map(route).collect(),
-            current: Arc::default(),
+            member,
+            addresses,
+            routes: Arc::new(Mutex::new(routes)),
             reachable: Arc::new(AtomicBool::new(true)),
             snapshots: Snapshots::default(),
         }
+    }
+
+    /// openraft knows the member at this address now.
+    pub(super) fn given(&self, address: &MemberAddress) {
+        self.routes.lock().given.clone_from(address);
     }
 
     /// A connection of the present route, and that route's number.
     pub(super) fn client(
         &self,
         of: impl Fn(&Route) -> &Result<Client, String>,
-    ) -> Result<(usize, Client), RPCError<TypeConfig>> {
-        let current = self.current.load(Ordering::Relaxed);
-        let client = self
-            .routes
-            .get(current)
-            .map_or_else(|| Err("no address".into()), |route| of(route).clone());
-        client.map(|client| (current, client)).map_err(|reason| {
-            self.failed(current);
+    ) -> Result<(u64, Client), RPCError<TypeConfig>> {
+        let given = self.routes.lock().given.clone();
+        let addresses = self.addresses.of(self.member, Some(&given));
+        let mut routes = self.routes.lock();
+        routes.follow(&addresses);
+        let Some(route) = routes.list.get(routes.current) else {
+            return Err(Unreachable::from_string("no address").into());
+        };
+        let (number, client) = (route.number, of(route).clone());
+        drop(routes);
+        client.map(|client| (number, client)).map_err(|reason| {
+            self.failed(number);
             Unreachable::from_string(reason).into()
         })
     }
 
     /// Makes the next attempt use another route, if there is one, and if no other caller has
     /// switched already.
-    pub(super) fn failed(&self, route: usize) {
-        let next = (route + 1).checked_rem(self.routes.len()).unwrap_or(0);
-        self.current.compare_exchange(route, next, Ordering::Relaxed, Ordering::Relaxed).ok();
+    pub(super) fn failed(&self, route: u64) {
+        let mut routes = self.routes.lock();
+        if routes.list.get(routes.current).is_some_and(|current| current.number == route) {
+            routes.current = (routes.current + 1).checked_rem(routes.list.len()).unwrap_or(0);
+        }
     }
-}
-
-/// A member's addresses: the configured one, since an operator who moves the member changes it
-/// there; and the one in the log, which may name a member that took the slot elsewhere. The caller
-/// checks the identity of the member that answers.
-pub(super) fn addresses<'a>(
-    configured: &'a BTreeMap<u16, MemberAddress>,
-    target: NodeId,
-    logged: &'a MemberAddress,
-) -> Vec<&'a str> {
-    let configured = configured.get(&target.slot()).filter(|address| address.peer != logged.peer);
-    configured.into_iter().chain([logged]).map(|address| address.peer.as_str()).collect()
-}
-
-/// The other members of the present membership, with the addresses of each.
-pub(crate) fn others(
-    metrics: &RaftMetrics<TypeConfig>,
-    configured: &BTreeMap<u16, MemberAddress>,
-) -> Vec<(NodeId, String)> {
-    let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
-    let with_addresses = |(id, logged): (&NodeId, _)| {
-        let addresses = addresses(configured, *id, logged).into_iter().map(str::to_owned);
-        addresses.map(|address| (*id, address)).collect::<Vec<_>>()
-    };
-    nodes.flat_map(with_addresses).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(host: &str) -> MemberAddress {
-        MemberAddress { peer: format!("{host}:2"), client: format!("{host}:1") }
+    fn routes() -> Routes {
+        Routes { given: MemberAddress::default(), list: Vec::new(), current: 0, next: 0 }
     }
 
-    #[test]
-    fn the_configured_address_is_used_before_the_one_in_the_log() {
-        let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
-        let of = |slot, logged| addresses(&configured, NodeId::new(slot, 7), &at(logged)).join(" ");
-        assert_eq!(of(1, "a"), "a:2");
-        assert_eq!(of(2, "old"), "new:2 old:2");
-        assert_eq!(of(3, "c"), "c:2");
+    fn addresses(of: &[&str]) -> Vec<String> {
+        of.iter().map(|address| (*address).to_owned()).collect()
+    }
+
+    /// A peer whose routes do not change.
+    fn peer(of: &[&str]) -> Peer {
+        let (member, given) = (NodeId::new(2, 22), MemberAddress::default());
+        let own = Addresses::new(
+            NodeId::new(1, 11),
+            given.clone(),
+            Default::default(),
+            Default::default(),
+        );
+        let peer = Peer::new(member, given, own);
+        peer.routes.lock().follow(&addresses(of));
+        peer
+    }
+
+    fn current(peer: &Peer) -> u64 {
+        let routes = peer.routes.lock();
+        routes.list.get(routes.current).unwrap().number
     }
 
     #[tokio::test]
     async fn concurrent_failures_switch_the_route_once() {
-        let peer = Peer::at(&["new:2", "old:2"]);
-        let current = || peer.client(|route| &route.bulk).map(|(route, _)| route).unwrap();
-        assert_eq!(current(), 0);
-        peer.failed(0);
-        peer.failed(0);
-        assert_eq!(current(), 1);
-        peer.failed(1);
-        assert_eq!(current(), 0);
-        let only = Peer::at(&["a:2"]);
-        only.failed(0);
-        assert!(only.client(|route| &route.control).is_ok());
-        assert!(Peer::at(&["no address"]).client(|route| &route.control).is_err());
+        let peer = peer(&["new:2", "old:2"]);
+        let (new, old) = (1, 2);
+        assert_eq!(current(&peer), new);
+        peer.failed(new);
+        peer.failed(new);
+        assert_eq!(current(&peer), old);
+        peer.failed(old);
+        assert_eq!(current(&peer), new);
+    }
+
+    /// The story: openraft keeps a stream to a member for as long as it leads, and does not hear of
+    /// another address. The stream was opened again and again at the old one.
+    #[tokio::test]
+    async fn a_changed_address_is_used_at_once_and_the_route_to_one_that_stays_is_kept() {
+        let mut routes = routes();
+        routes.follow(&addresses(&["old:2"]));
+        let old = routes.list[0].number;
+        routes.follow(&addresses(&["new:2", "old:2"]));
+        assert_eq!(routes.current, 0);
+        assert_eq!(routes.list[0].address, "new:2");
+        assert_eq!(routes.list[1].number, old);
+        let new = routes.list[0].number;
+        routes.current = 1;
+        routes.follow(&addresses(&["new:2"]));
+        assert_eq!((routes.current, routes.list.len()), (0, 1));
+        assert_eq!(routes.list[0].number, new);
+        routes.follow(&addresses(&["old:2"]));
+        assert_ne!(routes.list[0].number, old, "a failure of the former route says nothing");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_address_is_reported() {
+        let peer = Peer::new(
+            NodeId::new(2, 22),
+            MemberAddress { peer: "no address".into(), client: String::new() },
+            Addresses::new(
+                NodeId::new(1, 11),
+                MemberAddress::default(),
+                Default::default(),
+                Default::default(),
+            ),
+        );
+        assert!(peer.client(|route| &route.control).is_err());
     }
 }

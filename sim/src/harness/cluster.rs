@@ -6,6 +6,7 @@
 
 use super::atlas::Atlas;
 use super::machine::{Condition, Death, Machine, State};
+use super::moves;
 use super::plan::Plan;
 use super::starts_readable;
 use crate::disk::{ARRANGED, SimDisk};
@@ -44,6 +45,7 @@ pub(super) struct Cluster {
     pub(super) machines: Vec<Machine>,
     /// Whose disks may decay.
     pub(super) atlas: Atlas,
+    /// The members that form it, and where they are then.
     members: BTreeMap<u16, MemberAddress>,
     violations: Mutex<Vec<Violation>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
@@ -67,16 +69,9 @@ impl Cluster {
         let mut machines = Vec::new();
         let mut members = BTreeMap::new();
         for slot in 1..=plan.nodes {
-            let address = format!("10.0.0.{slot}");
-            let host =
-                handle.create_node().name(format!("node-{slot}")).ip(parse(&address)).build();
-            members.insert(
-                slot,
-                MemberAddress {
-                    peer: format!("{address}:7100"),
-                    client: format!("{address}:7001"),
-                },
-            );
+            let ip = parse(&format!("10.0.0.{slot}"));
+            let host = handle.create_node().name(format!("node-{slot}")).ip(ip).build();
+            members.insert(slot, moves::address(slot, 0));
             let disk = SimDisk::new(
                 format!("disk-{slot}"),
                 &plan.geometry,
@@ -110,12 +105,13 @@ impl Cluster {
 
     /// Where clients find the members.
     pub(super) fn endpoints(&self) -> Vec<String> {
-        self.members.values().map(|address| address.client.clone()).collect()
+        self.machines.iter().map(|machine| machine.address().client).collect()
     }
 
     /// Where clients ask one member.
     pub(super) fn endpoint(&self, slot: u16) -> Option<String> {
-        self.members.get(&slot).map(|address| address.client.clone())
+        let machine = self.machines.iter().find(|machine| machine.slot == slot);
+        machine.map(|machine| machine.address().client)
     }
 
     /// Formats an empty disk as the data directory of a new identity.
@@ -264,6 +260,11 @@ impl Cluster {
         let directory = PathBuf::from(format!("/simulated/{slot}"));
         let mut config = NodeConfig::new(CLUSTER, slot, directory, members)
             .map_err(|error| error.to_string())?;
+        MemberAddress { client: config.client_address, peer: config.peer_address } =
+            machine.address();
+        // An operator who moves a member names one that is there.
+        let seed = self.machines.iter().find(|other| other.slot != slot);
+        config.join = seed.into_iter().map(|seed| seed.address().peer).collect();
         config.mode = machine.state.lock().mode.or(Some(self.plan.mode));
         if let Some((min, max)) = self.plan.election {
             (config.timing.election_min, config.timing.election_max) = (min, max);

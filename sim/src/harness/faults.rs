@@ -118,6 +118,7 @@ impl Nemesis {
             HalfRecovered => self.half_recovered().await,
             CutBeforeFlag => self.cut_before_flag().await,
             RetryAcrossRestart => self.retry_across_restart().await,
+            Move => self.move_member(),
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
             // Applied to messages all the time.

@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::kinds::FaultKind;
 use super::machine::{Condition, Death, Machine};
 use super::minority_down;
+use super::moves::is_logged;
 use super::network::Links;
 use super::observe::{Seen, read_log};
 use super::scrub;
@@ -177,7 +178,8 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     true
 }
 
-/// Whether every machine's node votes, and there are no other members.
+/// Whether every machine's node votes, there are no other members, and the log has all where they
+/// are.
 fn is_complete(cluster: &Cluster) -> bool {
     cluster.machines.iter().all(|machine| {
         machine.node().is_some_and(|(_, node)| {
@@ -185,6 +187,7 @@ fn is_complete(cluster: &Cluster) -> bool {
             node.replica().votes()
                 && status.configurations.len() == 1
                 && status.members.len() == cluster.machines.len()
+                && cluster.machines.iter().all(|machine| is_logged(machine, &status))
         })
     })
 }

@@ -93,6 +93,8 @@ kinds! {
     /// Writes take effect but their answers are lost. Before clients retry them, members restart
     /// from a checkpoint taken in between.
     RetryAcrossRestart = "repeat across a restart",
+    /// A member starts again at another address.
+    Move = "moved address",
     /// Bits of blocks at rest flip.
     Rot = "bit rot",
     /// Blocks at rest can no longer be read.

@@ -76,6 +76,8 @@ pub(super) struct State {
     /// The node started with a damaged journal or checkpoint: keys written up to this index may
     /// refer to extents that were reused.
     pub(super) doubtful_through: Option<u64>,
+    /// How often it moved to another address.
+    pub(super) moves: u16,
 }
 
 impl State {
@@ -102,6 +104,7 @@ impl State {
             counted_before: None,
             counted_at_end: None,
             doubtful_through: None,
+            moves: 0,
         }
     }
 }
@@ -143,6 +146,16 @@ impl Machine {
     /// Whether nothing has happened to the machine since `change`.
     pub(super) fn unchanged(&self, change: u64) -> bool {
         self.change() == change
+    }
+
+    /// From its next start on it listens at another address.
+    pub(super) fn relocate(&self) {
+        self.state.lock().moves += 1;
+    }
+
+    /// How often it moved.
+    pub(super) fn moves(&self) -> u16 {
+        self.state.lock().moves
     }
 
     /// An operator changes the mode in its configuration.

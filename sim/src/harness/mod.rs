@@ -48,6 +48,7 @@ mod live;
 mod logging;
 mod machine;
 mod minority_down;
+mod moves;
 mod network;
 mod observe;
 mod plan;

@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use super::live;
 use super::machine::{Condition, Machine};
+use super::moves;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
 use crate::check::majority;
@@ -111,6 +112,7 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
         }
         MemberState::Recovering => {}
     }
+    moves::check(cluster, slot, &status.members);
     found.extend(seen.members.saw(&status.configurations));
     if status.member_state == MemberState::Recovering {
         if !machine.lacks_acks() && !machine.damaged() {

@@ -94,12 +94,14 @@ impl Plan {
             FaultKind::LoseIdentity,
             FaultKind::Hang,
             FaultKind::DiskPower,
+            FaultKind::Move,
         ];
         faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
         faults.retain(|_| rng.random_bool(if combines { 0.1 } else { 0.5 }));
         faults.extend(variant(seed, "identity", 4).then_some(FaultKind::LoseIdentity));
         faults.extend(variant(seed, "hang", 4).then_some(FaultKind::Hang));
         faults.extend(variant(seed, "disk power", 4).then_some(FaultKind::DiskPower));
+        faults.extend(variant(seed, "moves", 3).then_some(FaultKind::Move));
         if combines {
             faults.extend(FaultKind::COMBINED.repeat(2));
         }

@@ -209,6 +209,7 @@ impl Kv for Node {
             members: self.members.lock().unwrap().iter().map(member).collect(),
             server_version: "test".to_owned(),
             protocol: self.cluster.protocol,
+            ..Default::default()
         }))
     }
 

@@ -162,13 +162,6 @@ impl ClientThreads {
     }
 }
 
-pub(in crate::compose) fn report_moved(
-    _config: &NodeConfig,
-    _replica: &Replica,
-) -> Option<JoinHandle<()>> {
-    None
-}
-
 /// Never resolves.
 ///
 /// # Errors

@@ -244,17 +244,37 @@ impl Cluster {
         std::fs::read_to_string(&self.nodes[node].log).unwrap_or_default()
     }
 
-    /// Gives a stopped node other addresses, in every node's configuration.
+    /// Gives a stopped node other addresses, in its own configuration only.
     pub fn move_node(&mut self, node: usize) {
+        let mut text = std::fs::read_to_string(self.config(node)).expect("a configuration");
         for key in ["listen.client", "listen.peer"] {
             let (old, (ports, new)) = (value_of(self.config(node), key), hold(1));
             self.ports.extend(ports);
-            for server in &self.nodes {
-                let text = std::fs::read_to_string(&server.config).expect("a configuration");
-                std::fs::write(&server.config, text.replace(&old, &new[0])).expect("a file");
-            }
+            text = text.replace(&format!("{key} = \"{old}\""), &format!("{key} = \"{}\"", new[0]));
         }
+        std::fs::write(&self.nodes[node].config, text).expect("a file");
         self.nodes[node].client_address = value_of(self.config(node), "listen.client");
+    }
+
+    /// Lets a node's configuration name only this seed, and no members.
+    pub fn join_only(&mut self, node: usize, seed: usize) {
+        let seed = value_of(self.config(seed), "listen.peer");
+        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("join"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        std::fs::write(&self.nodes[node].config, format!("join = [\"{seed}\"]\n{kept}"))
+            .expect("a file");
+    }
+
+    /// Where every member is by the logs, once all running nodes agree on this.
+    pub async fn until_logged(&self) {
+        let endpoints = self.endpoints();
+        let agrees = |status: &NodeStatus| {
+            let members = status.members.iter();
+            members.map(|member| member.client_address.clone()).collect::<Vec<_>>() == endpoints
+        };
+        self.until_all("every member at its present address", agrees).await;
     }
 
     pub fn len(&self) -> usize {

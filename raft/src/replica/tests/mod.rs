@@ -342,7 +342,7 @@ async fn hello_returns_the_identity_and_whether_the_member_is_uninitialized() {
     let hello = |slot| {
         let mut envelope = envelope();
         envelope.as_mut().unwrap().receiver = 0;
-        Request::new(HelloRequest { envelope, receiver_slot: slot, ..HelloRequest::default() })
+        Request::new(HelloRequest { envelope, receiver_slot: slot, ..Default::default() })
     };
     let answer = service.hello(hello(1)).await.unwrap().into_inner();
     assert_eq!(answer.envelope.unwrap().sender, NodeId::new(1, 1).as_u64());

@@ -90,6 +90,11 @@ impl Identities {
         self.0.lock().logged.get(&member) == Some(&epoch)
     }
 
+    /// Whether this is the newest boot epoch of a member that was observed here.
+    pub(crate) fn is_newest(&self, member: NodeId, epoch: BootEpoch) -> bool {
+        self.0.lock().observed.get(&member) == Some(&epoch)
+    }
+
     /// A member's boot epoch that was observed and that the log lacks.
     pub(crate) fn unlogged(&self, member: NodeId) -> Option<BootEpoch> {
         let observed = *self.0.lock().observed.get(&member)?;

@@ -21,6 +21,7 @@
 //!   damage      bits that flip, on one member or on all
 //!   reads       reads at a deposed leader
 //!   loss        an unsafe recovery discards only the newest writes
+//!   moves       members that start at other addresses
 //! ```
 //!
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
@@ -35,6 +36,7 @@ mod disks;
 mod election;
 mod identity;
 mod loss;
+mod moves;
 mod power;
 mod reads;
 mod recovery;
@@ -101,6 +103,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         damage::SCENARIOS,
         devices::SCENARIOS,
         reads::SCENARIOS,
+        moves::SCENARIOS,
     ]
     .into_iter()
     .flatten()

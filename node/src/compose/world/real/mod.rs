@@ -3,7 +3,6 @@
 mod contract;
 mod domains;
 mod incoming;
-mod moved;
 mod probes;
 mod sending;
 mod threads;
@@ -172,14 +171,6 @@ pub(in crate::compose) fn watch_failure_domains(
     replica: &Replica,
 ) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(domains::watch(replica.clone(), durability.window)))
-}
-
-/// The task that reports members whose configured address differs from the log's.
-pub(in crate::compose) fn report_moved(
-    config: &NodeConfig,
-    replica: &Replica,
-) -> Option<JoinHandle<()>> {
-    Some(tokio::spawn(moved::report(replica.clone(), config.clone())))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
