@@ -1,5 +1,7 @@
 //! How a client connects and how long it tries.
 
+use cairn_tls::Files;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The most writes that one client keeps in flight. The servers keep the results of 1024 per
@@ -32,6 +34,7 @@ pub struct Options {
     pub(crate) connections_per_node: usize,
     pub(crate) max_in_flight: usize,
     pub(crate) seed: Option<u64>,
+    pub(crate) tls: Option<Files>,
 }
 
 impl Default for Options {
@@ -47,6 +50,7 @@ impl Default for Options {
             connections_per_node: 1,
             max_in_flight: MAX_IN_FLIGHT,
             seed: None,
+            tls: None,
         }
     }
 }
@@ -73,6 +77,21 @@ impl Options {
     /// The name that the cluster must have. Default: that of the first endpoint that answers.
     pub fn cluster(mut self, name: impl Into<String>) -> Self {
         self.cluster = Some(name.into());
+        self
+    }
+
+    /// Connects with TLS. Files in PEM: the CAs of the cluster, and a certificate with its key, which
+    /// an operator makes with `cairn certs issue`. Every node must then be a member of the cluster
+    /// that the certificate names; its address may be any. Changed files are used for new
+    /// connections. Default: without TLS, which only a server with `insecure = true` accepts.
+    pub fn tls(
+        mut self,
+        ca: impl Into<PathBuf>,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        let (ca, certificate, key) = (ca.into(), certificate.into(), key.into());
+        self.tls = Some(Files { ca, certificate, key });
         self
     }
 

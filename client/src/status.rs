@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tonic::Response;
 
-use crate::node::{Node, Stub, normalize, within};
+use crate::node::{Stub, within};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
@@ -71,6 +71,9 @@ pub struct NodeStatus {
     pub last_unsafe_recovery_index: u64,
     /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
+    /// The node takes connections without certificates: whoever reaches its ports can read, write,
+    /// and act as a member.
+    pub insecure: bool,
 }
 
 /// The state of a node's storage.
@@ -184,11 +187,11 @@ impl Client {
         F: Future<Output = Result<T, tonic::Status>>,
     {
         let pool = &self.pool;
-        let address = normalize(endpoint)?;
+        let address = pool.normalize(endpoint)?;
         let known = pool.all().into_iter().find(|node| node.address() == address);
         let node = match known {
             Some(node) => node,
-            None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
+            None => std::sync::Arc::new(pool.unconnected(address.clone())?),
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
         let failed =
@@ -243,6 +246,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         unsafe_recoveries: status.unsafe_recoveries,
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
+        insecure: status.insecure,
     }
 }
 

@@ -10,8 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
@@ -133,7 +133,13 @@ impl Authority {
         for address in addresses {
             params.subject_alt_names.push(match address.parse::<IpAddr>() {
                 Ok(ip) => SanType::IpAddress(ip),
-                Err(_) => SanType::DnsName(address.as_str().try_into()?),
+                Err(_) if ServerName::try_from(address.as_str()).is_ok() => {
+                    SanType::DnsName(address.as_str().try_into()?)
+                }
+                Err(_) => {
+                    let reason = format!("`{address}` is neither a host name nor an IP address");
+                    return Err(IssueError(reason));
+                }
             });
         }
         params.distinguished_name.push(DnType::CommonName, name.to_string());

@@ -28,6 +28,8 @@ pub enum Cause {
     Name,
     /// The other side refuses the certificate of this process.
     RefusedByOther,
+    /// There were too many handshakes at once.
+    Crowd,
     /// The connection was closed before it began.
     Closed,
     /// Anything else: a broken connection, a certificate that cannot be read.

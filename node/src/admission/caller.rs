@@ -21,10 +21,8 @@ impl Caller {
     /// The caller of a request. `unknown` is charged if the transport did not say which connection
     /// it came over.
     pub(crate) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
-        match request.extensions().get::<Option<Reader>>() {
-            Some(Some(reader)) => {
-                Caller { reader: reader.clone(), outbox: Some(Outbox::default()) }
-            }
+        match request.extensions().get::<Reader>() {
+            Some(reader) => Caller { reader: reader.clone(), outbox: Some(Outbox::default()) },
             _ => Caller { reader: unknown.clone(), outbox: None },
         }
     }

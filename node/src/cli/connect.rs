@@ -6,7 +6,7 @@ use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
 use cairn_client::{Client, Options};
 use clap::Args;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Written by `cairn dev`.
@@ -20,6 +20,19 @@ pub(crate) struct ConnectOptions {
     /// 127.0.0.1:7400
     #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS")]
     endpoints: Vec<String>,
+
+    /// CAs of the cluster, in PEM. With this and the next two the connection is TLS, and only a
+    /// member of the cluster that the certificate names may answer
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CA", requires_all = ["tls_certificate", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+
+    /// Own certificate, in PEM; `cairn certs issue DIR --client NAME` makes one
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CERTIFICATE", requires_all = ["tls_ca", "tls_key"])]
+    tls_certificate: Option<PathBuf>,
+
+    /// Key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_KEY", requires_all = ["tls_ca", "tls_certificate"])]
+    tls_key: Option<PathBuf>,
 
     /// How long to try, all retries together
     #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
@@ -39,7 +52,11 @@ impl ConnectOptions {
 
     /// Options for a client.
     pub(crate) fn options(&self) -> Result<Options, UsageError> {
-        Ok(Options::new(self.endpoints()?).deadline(self.timeout))
+        let options = Options::new(self.endpoints()?).deadline(self.timeout);
+        Ok(match (&self.tls_ca, &self.tls_certificate, &self.tls_key) {
+            (Some(ca), Some(certificate), Some(key)) => options.tls(ca, certificate, key),
+            _ => options,
+        })
     }
 
     /// A client like that, but for requests that take at most this long each.

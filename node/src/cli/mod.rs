@@ -2,6 +2,7 @@
 
 mod bench;
 mod bytes_text;
+mod certs;
 mod completions;
 mod config;
 mod confirm;
@@ -87,6 +88,8 @@ enum Command {
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
     /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
+    /// Make a cluster's CA, and certificates for its members and clients
+    Certs(certs::CertsArgs),
     /// Show the server's configuration
     Config(config::ConfigArgs),
     /// Print a completion script for a shell
@@ -142,6 +145,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Members(args) => members::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
+        Command::Certs(args) => certs::run(&args, output),
         Command::Config(args) => config::run(args, output),
         Command::Completions(args) => completions::run(&args),
     }

@@ -36,6 +36,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         layers.add_assignment("--log-format", &format!("log.format={format}"))?;
     }
     let config = NodeConfig::from_layers(&layers)?;
+    // Before anything is formatted.
+    config.tls()?;
     logging::start(&LogConfig::from_layers(&layers)?)?;
     cairn_node::platform::raise_descriptors();
 

@@ -18,6 +18,7 @@ use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
 use cairn_engine::{Engine, Identity, Options};
 use cairn_raft::{NodeId, Replica, ReplicaConfig, await_replaceable};
+use cairn_tls::Tls;
 use futures::FutureExt;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
@@ -30,8 +31,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    ClientThreads, address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers,
-    watch_delay, watch_device,
+    ClientThreads, Handshaker, address_of, bind, report_moved, serve_clients, serve_peers,
+    serve_watchers, watch_delay, watch_device,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -61,9 +62,10 @@ impl Node {
     /// Any [`Error`]. Then nothing keeps running, and the data directory is unchanged.
     pub async fn start(config: NodeConfig, environment: Environment) -> Result<Node, Error> {
         config.validate()?;
+        let tls = config.tls()?;
         let durability = world::durability(&config)?;
-        let engine = open_engine(&config, &durability, &environment).await?;
-        match assemble(config, durability, environment.seed, engine.clone()).await {
+        let engine = open_engine(&config, &durability, &environment, tls.as_ref()).await?;
+        match assemble(config, durability, environment.seed, engine.clone(), tls).await {
             Ok(node) => Ok(node),
             Err(error) => {
                 if let Err(closing) = engine.close().await {
@@ -146,6 +148,7 @@ async fn open_engine(
     config: &NodeConfig,
     durability: &Durability,
     environment: &Environment,
+    tls: Option<&Tls>,
 ) -> Result<Engine, Error> {
     let storage = &config.storage;
     let options = Options {
@@ -162,7 +165,7 @@ async fn open_engine(
     loop {
         match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
             Err(lost) if lost.is_identity_lost() && others => {
-                begin_empty(config, environment, &lost).await?
+                begin_empty(config, environment, &lost, tls).await?
             }
             opened => {
                 return opened.map_err(|error| Error::of_open(error, directory.location(), others));
@@ -180,6 +183,7 @@ async fn begin_empty(
     config: &NodeConfig,
     environment: &Environment,
     lost: &cairn_engine::Error,
+    tls: Option<&Tls>,
 ) -> Result<(), Error> {
     let incarnation =
         StdRng::seed_from_u64(environment.seed).random_range(1..=Identity::MAX_INCARNATION);
@@ -195,7 +199,7 @@ async fn begin_empty(
             tokio::time::sleep(IDENTITY_RETRY).await;
         }
     };
-    let replaceable_voter = await_replaceable(&config.cluster, node, &config.members);
+    let replaceable_voter = await_replaceable(&config.cluster, node, &config.members, tls.cloned());
     if let Either::Left(_) = select(pin!(readable), pin!(replaceable_voter)).await {
         info!(directory, "the identity of this data directory can be read again");
         return Ok(());
@@ -209,6 +213,7 @@ async fn assemble(
     durability: Durability,
     seed: u64,
     engine: Engine,
+    tls: Option<Tls>,
 ) -> Result<Node, Error> {
     let clients = bind(&config.client_address, "clients", "listen.client").await?;
     let peers = bind(&config.peer_address, "the other members", "listen.peer").await?;
@@ -219,9 +224,13 @@ async fn assemble(
     let client_threads = ClientThreads::start(&config).map_err(|error| {
         Error::Platform(format!("threads for clients (threads.clients): {error}"))
     })?;
+    let handshaker = Handshaker::start(tls.clone())
+        .map_err(|error| Error::Platform(format!("a thread for TLS handshakes: {error}")))?;
+    let handshaker = Arc::new(handshaker);
     let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
     let replica =
-        Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
+        Replica::start(replica_config(&config, &durability, &engine, seed, tls.clone()), engine)
+            .await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
     let metrics =
@@ -236,15 +245,26 @@ async fn assemble(
         &reads,
         &stopping,
     );
-    let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
-    others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
+    let peers = serve_peers(peers, replica.clone(), Arc::clone(&handshaker));
+    let mut others = vec![tokio::spawn(peers)];
+    let state = (&replica, &election_blocked_state);
+    others.extend(serve_watchers(http, state, Arc::clone(&metrics), &handshaker));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(report_moved(&config, &replica));
     others.extend(watch_delay(&metrics));
     others.extend(watch_outages(&config, &replica, &election_blocked_state)?);
-    let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
+    let clients_of = (replica.clone(), Arc::clone(&handshaker));
+    let clients = serve_clients(clients, config.clone(), service, clients_of, reads, stopping);
     let clients = client_threads.handle().spawn(clients);
     let identity = replica.node_id();
+    match &tls {
+        Some(tls) => {
+            info!(name = %tls.name(), "every connection needs a certificate of this cluster")
+        }
+        None => warn!(
+            "`insecure = true`: connections have no certificates; whoever reaches the ports can read, write, and act as a member"
+        ),
+    }
     info!("mode {}", durability.promise());
     for remark in durability.remarks() {
         info!(mode = %durability.mode, "{remark}");
@@ -272,7 +292,7 @@ fn watch_outages(
     let endpoints = config.members.values().map(|member| member.client.clone()).collect();
     let watch = Watch::new(
         replica.clone(),
-        endpoints,
+        (endpoints, config.tls_files()),
         config.unsafe_recovery_automatic,
         election_blocked_state.clone(),
     );
@@ -285,6 +305,7 @@ fn replica_config(
     durability: &Durability,
     engine: &Engine,
     seed: u64,
+    tls: Option<Tls>,
 ) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // The log shares the data area with the keys. Keep at most this much of it, so that small
@@ -302,6 +323,7 @@ fn replica_config(
         scrub_rate_bytes: config.scrub.rate_bytes,
         scrub_cycle: config.scrub.cycle,
         seed,
+        tls,
         ..defaults
     }
 }

@@ -6,7 +6,10 @@
 //! an environment variable.
 
 use super::members;
-use Kind::{Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time};
+use Kind::{
+    Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, OptionalFile, Size, Text,
+    Time,
+};
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -27,6 +30,8 @@ pub(crate) enum Kind {
     Address,
     /// `host:port`, or `none`.
     OptionalAddress,
+    /// The path of a file, or `none`.
+    OptionalFile,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
@@ -87,6 +92,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
         .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("tls.ca", OptionalFile, "none")
+        .means("CAs of the cluster, in PEM: who may connect and answer; `cairn certs init` makes one"),
+    key("tls.certificate", OptionalFile, "none")
+        .means("certificate of this member, in PEM, named cairn://CLUSTER/member/SLOT; `cairn certs issue` makes one. Changed files are used without a restart"),
+    key("tls.key", OptionalFile, "none").means("key of that certificate, in PEM"),
+    key("insecure", FLAG, "false")
+        .means("true: no certificates; whoever reaches the ports can read, write, and act as a member"),
     key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put"),
     key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value"),
     key("limits.max_batch_operations", Integer(1, 1024), "128")
@@ -222,8 +234,10 @@ impl Kind {
     /// Checks a value's form.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text if text.is_empty() => Err("expected a text that is not empty".into()),
-            Kind::Text => Ok(()),
+            Kind::Text | Kind::OptionalFile if text.is_empty() => {
+                Err("expected a text that is not empty".into())
+            }
+            Kind::Text | Kind::OptionalFile => Ok(()),
             Kind::Integer(min, max) => {
                 let number: u64 = text
                     .parse()

@@ -9,6 +9,7 @@ use super::election_blocked::{ElectionBlocked, ElectionBlockedState};
 use super::{Automatic, MemberSurvey, survey};
 use cairn_client::{Client, Options};
 use cairn_raft::Replica;
+use cairn_tls::Files;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{error, warn};
@@ -30,18 +31,22 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `endpoints`: the client addresses of all members. `automatic`: the configuration accepts
+    /// The client addresses of all members, and this member's certificates. `automatic`: the configuration accepts
     /// data loss.
     ///
     /// # Errors
     /// Those of [`Options::build`].
     pub(crate) fn new(
         replica: Replica,
-        endpoints: Vec<String>,
+        (endpoints, tls): (Vec<String>, Option<Files>),
         automatic: bool,
         election_blocked_state: ElectionBlockedState,
     ) -> Result<Watch, cairn_client::Error> {
-        let client = Options::new(endpoints).deadline(NODE_TIMEOUT).build()?;
+        let mut options = Options::new(endpoints).deadline(NODE_TIMEOUT);
+        if let Some(Files { ca, certificate, key }) = tls {
+            options = options.tls(ca, certificate, key);
+        }
+        let client = options.build()?;
         let automatic = automatic.then(|| Automatic::new(replica.node_id(), client.clone()));
         Ok(Watch { replica, client, election_blocked_state, automatic, before: None, logged: None })
     }

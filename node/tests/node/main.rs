@@ -23,5 +23,6 @@ mod new_disk;
 mod outage;
 mod readers;
 mod support;
+mod tls;
 mod unsafe_recovery;
 mod wire;

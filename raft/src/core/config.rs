@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::ids::{MemberAddress, NodeId};
 use cairn_engine::Mode;
+use cairn_tls::Tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct ReplicaConfig {
     pub scrub_cycle: Duration,
     /// The seed of everything random in the replica except the election timeouts of a real runtime.
     pub seed: u64,
+    /// The certificates of this member. `None`: connections between members are not authenticated.
+    pub tls: Option<Tls>,
 }
 
 impl ReplicaConfig {
@@ -62,6 +65,7 @@ impl ReplicaConfig {
             scrub_rate_bytes: 10 << 20,
             scrub_cycle: Duration::from_secs(30 * 24 * 3600),
             seed: 0,
+            tls: None,
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::runtime;
 use crate::transport::{self, PeerIdentity};
+use cairn_tls::Tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ pub async fn await_replaceable(
     cluster: &str,
     node: NodeId,
     members: &BTreeMap<u16, MemberAddress>,
+    tls: Option<Tls>,
 ) {
-    let identity = PeerIdentity::without_identity(cluster, node);
+    let identity = PeerIdentity::without_identity(cluster, node).with_tls(tls);
     let mut logged = BTreeMap::new();
     loop {
         // Ask all at once: a member that is down must not delay the next question to the others

@@ -69,7 +69,7 @@ async fn build(
     ack_modes: &Arc<AckModes>,
 ) -> Result<LocalMember, Error> {
     let identities = Identities::default();
-    let identity = PeerIdentity::of(&engine, identities.clone());
+    let identity = PeerIdentity::of(&engine, identities.clone()).with_tls(config.tls.clone());
     let (id, metrics) = (identity.id(), LateMetrics::default());
     let gate = Arc::new(Gate::new(engine.member_state()));
     let progress = Arc::new(Progress::new(identities));

@@ -33,15 +33,17 @@ pub(crate) async fn hello(
     // The receiver's identity is not known yet.
     let envelope = identity.to(NodeId::from_u64(0));
     let request = proto::HelloRequest { envelope, receiver_slot: u32::from(slot) };
-    let hello = call_at(address, |mut client| async move { client.hello(request).await });
+    let hello =
+        call_at(
+            identity.tls(),
+            slot,
+            address,
+            |mut client| async move { client.hello(request).await },
+        );
     let answer = hello.await?;
     // The answering node may be a removed one. That says nothing about this one, so do not pass on
     // the code `REFUSED_IDENTITY`.
-    let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(wrong_node)?;
-    identity.check_answer(&answer, id).map_err(wrong_node)?;
-    if id.slot() != slot {
-        return Err(Status::failed_precondition(format!("member {id} answered")));
-    }
+    let id = identity.sender_of_hello_answer(&answer, slot).map_err(wrong_node)?;
     Ok(Answer {
         id,
         uninitialized: answer.uninitialized,
@@ -82,7 +84,7 @@ pub(crate) async fn ask_to_join(
         client_address: pending_join.address.client,
         active: pending_join.active,
     };
-    let answer = call_at(address, |client| {
+    let answer = call_at(identity.tls(), leader.slot(), address, |client| {
         call(client, request, |mut client, request| async move { client.join(request).await })
     });
     let answer = answer.await?;
@@ -99,7 +101,7 @@ pub(crate) async fn ask_to_recover(
     unsafe_recovery: bool,
 ) -> Result<Vote, String> {
     let request = proto::RecoverRequest { envelope: identity.to(leader), unsafe_recovery };
-    let answer = call_at(address, |client| {
+    let answer = call_at(identity.tls(), leader.slot(), address, |client| {
         call(client, request, |mut client, request| async move { client.recover(request).await })
     });
     let answer = answer.await.and_then(|answer| {

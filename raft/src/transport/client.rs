@@ -55,7 +55,10 @@ impl Connections {
     }
 
     fn network(&mut self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
-        let connect = || Peer::at(&addresses(&self.configured, target, address));
+        let connect = || {
+            let addresses = addresses(&self.configured, target, address);
+            Peer::at(self.identity.tls(), target.slot(), &addresses)
+        };
         let (known, peer) =
             self.peers.entry(target).or_insert_with(|| (address.clone(), connect()));
         if known != address {

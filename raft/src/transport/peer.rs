@@ -6,6 +6,7 @@
 use super::connection::{Client, connect};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::TypeConfig;
+use cairn_tls::Tls;
 use openraft::RaftMetrics;
 use openraft::errors::{RPCError, Unreachable};
 use std::collections::BTreeMap;
@@ -64,7 +65,9 @@ pub(super) struct Route {
 }
 
 impl Peer {
-    pub(super) fn at(addresses: &[&str]) -> Peer {
+    /// The member of `slot`, at one of these addresses.
+    pub(super) fn at(tls: Option<&Tls>, slot: u16, addresses: &[&str]) -> Peer {
+        let connect = |address: &str| connect(tls, slot, address);
         let route = |address: &&str| Route { bulk: connect(address), control: connect(address) };
         Peer {
             routes: addresses.iter().map(route).collect(),
@@ -142,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn concurrent_failures_switch_the_route_once() {
-        let peer = Peer::at(&["new:2", "old:2"]);
+        let peer = Peer::at(None, 2, &["new:2", "old:2"]);
         let current = || peer.client(|route| &route.bulk).map(|(route, _)| route).unwrap();
         assert_eq!(current(), 0);
         peer.failed(0);
@@ -150,9 +153,9 @@ mod tests {
         assert_eq!(current(), 1);
         peer.failed(1);
         assert_eq!(current(), 0);
-        let only = Peer::at(&["a:2"]);
+        let only = Peer::at(None, 2, &["a:2"]);
         only.failed(0);
         assert!(only.client(|route| &route.control).is_ok());
-        assert!(Peer::at(&["no address"]).client(|route| &route.control).is_err());
+        assert!(Peer::at(None, 2, &["no address"]).client(|route| &route.control).is_err());
     }
 }

@@ -1,11 +1,14 @@
 //! Real `cairn` processes for tests: started on loopback ports and in a temporary folder, and
 //! killed at the end of the test.
 
+pub mod certificates;
 pub mod load;
 pub mod raw;
+pub mod stranger;
 
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_ports::HeldPort;
+use certificates::Certificates;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -116,6 +119,8 @@ pub struct Cluster {
     pub folder: TempDir,
     nodes: Vec<Server>,
     ports: Vec<HeldPort>,
+    /// The cluster has certificates, and this is where.
+    pub certificates: Option<Certificates>,
 }
 
 struct Server {
@@ -129,6 +134,27 @@ impl Cluster {
     /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration.
     /// Starts none.
     pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::format_with(size, storage_bytes, |_, _| format!("insecure = true\n{more}"))
+    }
+
+    /// The same with certificates, which the command line makes.
+    pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let keys = |folder: &Path, slot| {
+            let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
+            format!("{keys}{more}")
+        };
+        let mut cluster = Cluster::format_with(size, storage_bytes, keys);
+        let certificates = Certificates::make(cluster.folder.path(), size);
+        cluster.certificates = Some(certificates);
+        cluster
+    }
+
+    /// `more`: further lines of the configuration of a slot.
+    fn format_with(
+        size: usize,
+        storage_bytes: &str,
+        more: impl Fn(&Path, usize) -> String,
+    ) -> Cluster {
         let folder = tempfile::tempdir().expect("a folder");
         let (ports, addresses) = hold(size * 3);
         let members: Vec<&[String]> = addresses.chunks(3).collect();
@@ -138,8 +164,11 @@ impl Cluster {
             let dir = folder.path().join(format!("data-{slot}"));
             let mut text = format!(
                 "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
-                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{more}\n",
-                own[0], own[1], own[2]
+                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{}\n",
+                own[0],
+                own[1],
+                own[2],
+                more(folder.path(), slot)
             );
             for (number, member) in members.iter().enumerate() {
                 text += &format!(
@@ -160,17 +189,22 @@ impl Cluster {
                 process: None,
             });
         }
-        Cluster { folder, nodes, ports }
+        Cluster { folder, nodes, ports, certificates: None }
     }
 
     /// Formats, starts, and waits until every node knows a leader.
     pub async fn start(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let mut cluster = Cluster::format(size, storage_bytes, more);
-        for node in 0..size {
-            cluster.start_node(node);
-        }
-        cluster.wait_ready().await;
+        cluster.start_all().await;
         cluster
+    }
+
+    /// Starts, and waits until every node knows a leader.
+    pub async fn start_all(&mut self) {
+        for node in 0..self.len() {
+            self.start_node(node);
+        }
+        self.wait_ready().await;
     }
 
     pub fn start_node(&mut self, node: usize) {
@@ -243,7 +277,14 @@ impl Cluster {
     }
 
     pub fn options(&self) -> Options {
-        Options::new(self.endpoints())
+        let options = Options::new(self.endpoints());
+        match &self.certificates {
+            None => options,
+            Some(certificates) => {
+                let [ca, certificate, key] = certificates.files("client");
+                options.tls(ca, certificate, key)
+            }
+        }
     }
 
     /// A client with a long deadline.
@@ -291,6 +332,12 @@ impl Cluster {
         let endpoints = self.endpoints().join(",");
         let mut all = arguments.to_vec();
         all.extend(["--endpoints", &endpoints]);
+        let files = self.certificates.as_ref().map(|certificates| {
+            certificates.files("client").map(|file| file.to_str().expect("text").to_owned())
+        });
+        if let Some([ca, certificate, key]) = &files {
+            all.extend(["--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key]);
+        }
         if !all.contains(&"--timeout") {
             all.extend(["--timeout", COMMAND_TIMEOUT]);
         }
