@@ -139,7 +139,7 @@ impl Cluster {
 
     /// The same with certificates, which the command line makes.
     pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
-        let keys = |folder: &Path, slot| {
+        let keys = |folder: &Path, slot: usize| {
             let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
             format!("{keys}{more}")
         };

@@ -73,7 +73,7 @@ fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
     refused(&["--set", "tls.key=none"], &["are given together"]);
     refused(&["--set", "tls.ca=/nowhere"], &["/nowhere", "No such file"]);
     let printed =
-        run(cluster.folder.path(), &[&["config", "print", "--config", config], &none[..]].concat());
+        run(cluster.folder.path(), &[&["config", "print", "--config", config][..], &none].concat());
     assert_eq!(printed.code, 0);
     assert!(
         printed.stdout.contains("Connections here: none: neither certificates"),
@@ -99,7 +99,8 @@ fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
 /// Runs `cairn get key` against a cluster, with these flags.
 fn get(cluster: &Cluster, flags: &[&str]) -> (i32, String) {
     let endpoints = cluster.endpoints().join(",");
-    let arguments = [&["get", "key", "--timeout", "2s", "--endpoints", &endpoints], flags].concat();
+    let arguments =
+        [&["get", "key", "--timeout", "2s", "--endpoints", &endpoints][..], flags].concat();
     let mut command = command(cluster.folder.path(), &arguments);
     let ran = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("cairn"));
     (ran.code, ran.stderr)
@@ -148,6 +149,6 @@ async fn a_client_that_does_not_fit_the_server_is_told_why() {
         "{code} {said}"
     );
     let https = format!("https://{}", secured.endpoints()[0]);
-    let arguments = [&["put", "key", "value", "--endpoints", &https], &flags[..]].concat();
+    let arguments = [&["put", "key", "value", "--endpoints", &https][..], &flags].concat();
     assert_eq!(run(secured.folder.path(), &arguments).code, 0);
 }

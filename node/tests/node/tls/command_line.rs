@@ -17,7 +17,7 @@ fn certificates_are_made_once_and_keys_are_for_their_owner_alone() {
         (["--member", "2"], "cairn://blue/member/2"),
         (["--client", "a b/c"], "cairn://blue/client/a%20b%2Fc"),
     ] {
-        let issue = [&["certs", "issue", "pki"], &issue[..], &["-o", "json"]].concat();
+        let issue = [&["certs", "issue", "pki"][..], &issue, &["-o", "json"]].concat();
         let made = cairn(&issue);
         let said: serde_json::Value = serde_json::from_str(&made.stdout).expect("JSON");
         assert_eq!(said["name"], name);
