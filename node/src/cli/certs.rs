@@ -64,7 +64,7 @@ enum Action {
 
         /// Host name or IP address of the member, for programs that check it, such as browsers and
         /// other gRPC clients; Cairn itself does not. May be repeated
-        #[arg(long = "address", value_name = "HOST", requires = "member")]
+        #[arg(long = "address", value_name = "HOST", conflicts_with = "client")]
         addresses: Vec<String>,
 
         /// How long the certificate is valid

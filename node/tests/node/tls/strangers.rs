@@ -107,7 +107,7 @@ async fn plain_text_and_half_a_handshake_are_refused_and_take_no_slot() {
     let plain =
         Endpoint::from_shared(format!("http://{client}")).expect("an address").connect_lazy();
     let told = greet_as_client(plain).await.expect_err("it is refused");
-    assert!(told.contains("security properties"), "{told}");
+    assert!(told.contains("INADEQUATE_SECURITY"), "{told}");
     let line = "the other side speaks plain text, and this port speaks TLS";
     cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
 
