@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cairn_tls::{Connector, Expected, Tls};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
@@ -98,6 +99,9 @@ impl Stub {
 /// within this size.
 const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
+/// How the transport library names HTTP/2's error INADEQUATE_SECURITY.
+const WANTS_TLS: &str = "security properties do not meet minimum requirements";
+
 /// How long the client skips a node after its first failure. Doubles with each further one, up to
 /// the maximum.
 const COOL_DOWN: Duration = Duration::from_millis(100);
@@ -106,6 +110,7 @@ const MAX_COOL_DOWN: Duration = Duration::from_secs(1);
 pub(crate) struct Node {
     address: String,
     endpoint: Endpoint,
+    tls: Option<Tls>,
     state: Mutex<State>,
     connecting: tokio::sync::Mutex<()>,
 }
@@ -127,7 +132,11 @@ pub(crate) struct Connection {
 
 impl Node {
     /// A node that is not connected yet. `address` is `host:port`, as [`normalize`] gives it.
-    pub(crate) fn new(address: String, options: &Options) -> Result<Self, Error> {
+    pub(crate) fn new(
+        address: String,
+        options: &Options,
+        tls: Option<&Tls>,
+    ) -> Result<Self, Error> {
         let invalid =
             |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint `{address}`: {e}"));
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
@@ -145,6 +154,7 @@ impl Node {
         Ok(Node {
             address,
             endpoint,
+            tls: tls.cloned(),
             state: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
         })
@@ -216,13 +226,16 @@ impl Node {
     }
 
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
-        let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
+        let channel = match self.tls {
+            None => self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?,
+            Some(_) => self.channel(),
+        };
         let mut first = Stub::new(channel, options.token.clone());
         let hello = first.hello(options.connect_timeout).await.map_err(|status| {
             match (status.code(), Failure::of(&status)) {
                 (_, Failure::Refused(refused)) if refused.is_denied() => refused,
                 (Code::FailedPrecondition, _) => self.mismatch(status.message().to_owned()),
-                _ => self.unavailable(format!("hello: {}", describe(&status))),
+                _ => self.unavailable(self.hello_failed(&status)),
             }
         })?;
         if hello.protocol != PROTOCOL {
@@ -233,9 +246,27 @@ impl Node {
             return Err(self.mismatch(message));
         }
         let others = (1..options.connections_per_node)
-            .map(|_| Stub::new(self.endpoint.connect_lazy(), options.token.clone()))
+            .map(|_| Stub::new(self.channel(), options.token.clone()))
             .collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
+    }
+
+    /// A channel that connects with its first call.
+    fn channel(&self) -> Channel {
+        let Some(tls) = self.tls.clone() else { return self.endpoint.connect_lazy() };
+        let expected = Expected::AnyMember;
+        self.endpoint.connect_with_connector_lazy(Connector { tls, expected })
+    }
+
+    /// Why the first call failed. A server with TLS refuses plain text for lack of security.
+    fn hello_failed(&self, status: &Status) -> String {
+        let said = format!("hello: {}", describe(status));
+        match self.tls {
+            None if said.contains(WANTS_TLS) => format!(
+                "the server speaks TLS, and this client has no certificate: give a CA, a certificate and its key ({said})"
+            ),
+            _ => said,
+        }
     }
 
     /// Skips the node for a while, longer with every failure in a row.
@@ -281,12 +312,16 @@ impl Connection {
 /// Normalizes an endpoint to `host:port`.
 ///
 /// # Errors
-/// [`Error::InvalidOptions`] if it asks for TLS, which Cairn does not support.
-pub(crate) fn normalize(endpoint: &str) -> Result<String, Error> {
+/// [`Error::InvalidOptions`] if its scheme contradicts whether the client has certificates.
+pub(crate) fn normalize(endpoint: &str, tls: bool) -> Result<String, Error> {
     let endpoint = endpoint.trim();
-    if endpoint.starts_with("https://") {
-        return Err(Error::InvalidOptions(format!("endpoint `{endpoint}`: TLS is not supported")));
+    let (scheme, other, why) = match tls {
+        true => ("https://", "http://", "it is without TLS, and the client has certificates"),
+        false => ("http://", "https://", "it wants TLS: give a CA, a certificate and its key"),
+    };
+    if endpoint.starts_with(other) {
+        return Err(Error::InvalidOptions(format!("endpoint `{endpoint}`: {why}")));
     }
-    let address = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+    let address = endpoint.strip_prefix(scheme).unwrap_or(endpoint);
     Ok(address.trim_end_matches('/').to_owned())
 }

@@ -1,5 +1,7 @@
 //! How a client connects and how long it tries.
 
+use cairn_tls::Files;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::Request;
@@ -38,6 +40,7 @@ pub struct Options {
     pub(crate) max_in_flight: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) token: Option<Token>,
+    pub(crate) tls: Option<Files>,
 }
 
 /// What a client proves its name with: the value of `authorization`, which no `Debug` shows.
@@ -64,6 +67,7 @@ impl Default for Options {
             max_in_flight: MAX_IN_FLIGHT,
             seed: None,
             token: None,
+            tls: None,
         }
     }
 }
@@ -90,6 +94,21 @@ impl Options {
     /// The name that the cluster must have. Default: that of the first endpoint that answers.
     pub fn cluster(mut self, name: impl Into<String>) -> Self {
         self.cluster = Some(name.into());
+        self
+    }
+
+    /// Connects with TLS. Files in PEM: the CAs of the cluster, and a certificate with its key, which
+    /// an operator makes with `cairn certs issue`. Every node must then be a member of the cluster
+    /// that the certificate names; its address may be any. Changed files are used for new
+    /// connections. Default: without TLS, which only a server with `insecure = true` accepts.
+    pub fn tls(
+        mut self,
+        ca: impl Into<PathBuf>,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        let (ca, certificate, key) = (ca.into(), certificate.into(), key.into());
+        self.tls = Some(Files { ca, certificate, key });
         self
     }
 

@@ -12,6 +12,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use cairn_tls::Tls;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
@@ -33,6 +34,7 @@ const NODES_MAX: usize = 256;
 
 pub(crate) struct Pool {
     pub(crate) options: Options,
+    tls: Option<Tls>,
     pub(crate) random: Random,
     pub(crate) sessions: Sessions,
     nodes: RwLock<Vec<Arc<Node>>>,
@@ -74,11 +76,14 @@ pub(crate) enum Target {
 impl Pool {
     pub(crate) fn new(options: Options) -> Result<Self, Error> {
         let random = Random::new(options.seed)?;
+        let tls = load(&options)?;
+        let cluster = options.cluster.clone();
+        let cluster = cluster.or_else(|| Some(tls.as_ref()?.name().cluster.to_string()));
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         for endpoint in &options.endpoints {
-            let address = normalize(endpoint)?;
+            let address = normalize(endpoint, tls.is_some())?;
             if nodes.iter().all(|node| node.address() != address) {
-                nodes.push(Arc::new(Node::new(address, &options)?));
+                nodes.push(Arc::new(Node::new(address, &options, tls.as_ref())?));
             }
         }
         if nodes.is_empty() {
@@ -94,11 +99,9 @@ impl Pool {
             preferred: RwLock::new(None),
             next_refresh: Mutex::default(),
             own: OnceLock::new(),
-            view: RwLock::new(ClusterView {
-                cluster: options.cluster.clone(),
-                ..ClusterView::default()
-            }),
+            view: RwLock::new(ClusterView { cluster, ..ClusterView::default() }),
             options,
+            tls,
         })
     }
 
@@ -107,6 +110,16 @@ impl Pool {
         let pool = Arc::new(Pool::new(options)?);
         pool.own.set(Arc::downgrade(&pool)).ok();
         Ok(pool)
+    }
+
+    /// `host:port` of an endpoint.
+    pub(crate) fn normalize(&self, endpoint: &str) -> Result<String, Error> {
+        normalize(endpoint, self.tls.is_some())
+    }
+
+    /// A node that is not connected yet.
+    pub(crate) fn unconnected(&self, address: String) -> Result<Node, Error> {
+        Node::new(address, &self.options, self.tls.as_ref())
     }
 
     /// Connects to the first node that answers, trying each once.
@@ -222,7 +235,7 @@ impl Pool {
         });
         for member in members {
             if !known(&nodes, &member.client_address)
-                && let Ok(node) = Node::new(member.client_address.clone(), &self.options)
+                && let Ok(node) = self.unconnected(member.client_address.clone())
             {
                 self.add(&mut nodes, Arc::new(node));
             }
@@ -239,13 +252,13 @@ impl Pool {
 
     /// The node at `address`, added if it is new. `None` if `address` is not an address.
     pub(crate) fn at(&self, address: &str) -> Option<Arc<Node>> {
-        let address = normalize(address).ok()?;
+        let address = self.normalize(address).ok()?;
         let find =
             |nodes: &[Arc<Node>]| nodes.iter().find(|node| node.address() == address).cloned();
         if let Some(node) = find(&self.nodes.read()) {
             return Some(node);
         }
-        let new = Arc::new(Node::new(address.clone(), &self.options).ok()?);
+        let new = Arc::new(self.unconnected(address.clone()).ok()?);
         let mut nodes = self.nodes.write();
         if let Some(node) = find(&nodes) {
             return Some(node);
@@ -314,6 +327,21 @@ impl Pool {
 
     pub(crate) fn leader_address(&self) -> Option<String> {
         self.leader.read().as_ref().map(|node| node.address().to_owned())
+    }
+}
+
+/// The certificates, if the options name any.
+fn load(options: &Options) -> Result<Option<Tls>, Error> {
+    let Some(files) = options.tls.clone() else { return Ok(None) };
+    let invalid = Error::InvalidOptions;
+    let tls = Tls::load(files).map_err(|error| invalid(error.to_string()))?;
+    let named = &*tls.name().cluster;
+    match &options.cluster {
+        Some(cluster) if cluster != named => Err(invalid(format!(
+            "the certificate {} is of cluster {named:?}, not of {cluster:?}",
+            tls.name()
+        ))),
+        _ => Ok(Some(tls)),
     }
 }
 

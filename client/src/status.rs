@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tonic::Response;
 
 use crate::failure::Failure;
-use crate::node::{Node, Stub, normalize};
+use crate::node::Stub;
 use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
@@ -75,6 +75,9 @@ pub struct NodeStatus {
     pub last_unsafe_recovery_index: u64,
     /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
+    /// The node takes connections without certificates: whoever reaches its ports can read, write,
+    /// and act as a member.
+    pub insecure: bool,
     /// The latest calls of operators to the node since it started, the oldest first. Its log has
     /// all of them.
     pub operator_calls: Vec<OperatorCall>,
@@ -171,11 +174,11 @@ impl Client {
         F: Future<Output = Result<T, tonic::Status>>,
     {
         let pool = &self.pool;
-        let address = normalize(endpoint)?;
+        let address = pool.normalize(endpoint)?;
         let known = pool.all().into_iter().find(|node| node.address() == address);
         let node = match known {
             Some(node) => node,
-            None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
+            None => std::sync::Arc::new(pool.unconnected(address.clone())?),
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
         let failed = |status: tonic::Status| match Failure::of(&status) {
@@ -238,6 +241,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         unsafe_recoveries: status.unsafe_recoveries,
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
+        insecure: status.insecure,
         operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
     }
 }

@@ -47,4 +47,10 @@ pub use durability::UnsafeRecovery;
 pub use membership::await_replaceable;
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
+
+/// The messages between members, for tests that forge some.
+#[doc(hidden)]
+pub mod peer_proto {
+    pub use crate::core::proto::*;
+}
 pub use storage::state_machine::UnsafeRecoveries;

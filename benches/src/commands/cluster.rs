@@ -56,6 +56,9 @@ pub struct Arguments {
     /// io_uring calls no function that could be replaced.
     #[arg(long, requires = "without_etcd")]
     slower_syncs_us: Option<u64>,
+    /// Also measure Cairn with certificates: what TLS costs.
+    #[arg(long)]
+    tls: bool,
     /// Also measure another `cairn`, such as an older build: the path of its binary.
     #[arg(long)]
     against: Option<PathBuf>,
@@ -81,6 +84,10 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.costs {
         sides.push(Side::new("cairn, mode sync", "sync", false));
         sides.push(Side::new("cairn, mode replicated, one down", "replicated", true));
+    }
+    if arguments.tls {
+        let side = Side::new("cairn with TLS", &arguments.mode, false);
+        sides.push(Side { tls: true, ..side });
     }
     if let Some(program) = &arguments.against {
         let program = program.canonicalize().with_context(|| program.display().to_string())?;
@@ -201,6 +208,8 @@ struct Side {
     degraded: bool,
     /// Another binary than this workspace's.
     program: Option<PathBuf>,
+    /// Connections with certificates.
+    tls: bool,
     rounds: Vec<Samples>,
     cost: Cost,
 }
@@ -208,7 +217,7 @@ struct Side {
 impl Side {
     fn new(name: &'static str, mode: &str, degraded: bool) -> Side {
         let (rounds, cost) = (Vec::new(), Cost::default());
-        Side { name, mode: mode.to_owned(), degraded, program: None, rounds, cost }
+        Side { name, mode: mode.to_owned(), degraded, program: None, tls: false, rounds, cost }
     }
 
     /// Measures a round with a new cluster. Returns the I/O backend and the rate.
@@ -229,6 +238,7 @@ impl Side {
             size_bytes: arguments.size_mib << 20,
             mode: self.mode.clone(),
             program: self.program.clone(),
+            tls: self.tls,
             ..options
         };
         let mut cluster = CairnCluster::start(scratch.path(), &options).await?;

@@ -3,11 +3,13 @@
 use super::process::{Server, run_to_end};
 use crate::progress::Step;
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_client::Client;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
+use cairn_client::{Client, Options};
 use cairn_experiments::{Limit, Payloads, Worker, drive};
 use cairn_ports::HeldPort;
+use cairn_tls::issue::{Authority, Issued, Validity};
+use cairn_tls::{CertificateName, Connector, Expected, Files, Tls};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::ffi::OsStr;
@@ -15,6 +17,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tonic::transport::Endpoint;
 
 const MEMBERS: usize = 3;
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -39,6 +42,8 @@ pub struct ClusterOptions {
     pub wrapper: Wrapper,
     /// Another `cairn` than this workspace's.
     pub program: Option<PathBuf>,
+    /// Connections with certificates.
+    pub tls: bool,
 }
 
 impl Default for ClusterOptions {
@@ -49,6 +54,7 @@ impl Default for ClusterOptions {
             backend: "auto",
             wrapper: Box::new(|_, _| None),
             program: None,
+            tls: false,
         }
     }
 }
@@ -59,6 +65,7 @@ pub struct CairnNode {
     /// The process id of `cairn serve` itself.
     pid: u32,
     client_address: String,
+    tls: Option<Tls>,
 }
 
 impl CairnNode {
@@ -77,7 +84,11 @@ impl CairnNode {
 
     /// The storage part of the node's status.
     pub async fn status(&self) -> Result<Storage> {
-        status(&self.client_address).await?.storage.context("the node's status has no storage")
+        self.full_status().await?.storage.context("the node's status has no storage")
+    }
+
+    async fn full_status(&self) -> Result<StatusResponse> {
+        status(&self.client_address, self.tls.as_ref()).await
     }
 }
 
@@ -85,6 +96,7 @@ impl CairnNode {
 pub struct CairnCluster {
     nodes: Vec<CairnNode>,
     _ports: Vec<HeldPort>,
+    tls: Option<Files>,
 }
 
 impl CairnCluster {
@@ -99,15 +111,29 @@ impl CairnCluster {
         let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
         let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
         let (client, peer) = addresses.split_at(MEMBERS);
+        let certificates = options.tls.then(|| Certificates::make(path)).transpose()?;
+        let own = match &certificates {
+            Some(certificates) => {
+                Some(certificates.issue(&CertificateName::client("bench", "bench")?, "client")?)
+            }
+            None => None,
+        };
+        let tls = own.clone().map(Tls::load).transpose()?;
         let mut nodes = Vec::new();
         for (index, (client_address, peer_address)) in client.iter().zip(peer).enumerate() {
             let slot = index + 1;
             let config = path.join(format!("cairn-{slot}.toml"));
+            let security = match &certificates {
+                Some(certificates) => certificates.keys(slot)?,
+                None if knows_certificates(&program).await => "insecure = true\n".to_owned(),
+                None => String::new(),
+            };
             let mut text = format!(
-                "cluster = \"bench\"\nslot = {slot}\ndata_dir = \"{}\"\nmode = \"{}\"\n\
+                "cluster = \"bench\"\nslot = {slot}\n{}data_dir = \"{}\"\nmode = \"{}\"\n\
                  [listen]\nclient = \"{client_address}\"\npeer = \"{peer_address}\"\nhttp = \"none\"\n\
                  [storage]\nsize = \"{}\"\nbackend = \"{}\"\n\
                  assert_device_contract = {}\n[log]\nlevel = \"warn\"\n",
+                security,
                 path.join(format!("cairn-{slot}")).display(),
                 options.mode,
                 options.size_bytes,
@@ -135,9 +161,10 @@ impl CairnCluster {
                 pid: server.pid(),
                 server,
                 client_address: client_address.clone(),
+                tls: tls.clone(),
             });
         }
-        let mut cluster = CairnCluster { nodes, _ports: ports };
+        let mut cluster = CairnCluster { nodes, _ports: ports, tls: own };
         cluster.wait_ready().await?;
         drop(step);
         Ok(cluster)
@@ -149,8 +176,7 @@ impl CairnCluster {
             let mut ready = 0;
             for node in &mut self.nodes {
                 node.server.check_alive()?;
-                let leader =
-                    status(&node.client_address).await.ok().and_then(|status| status.leader);
+                let leader = node.full_status().await.ok().and_then(|status| status.leader);
                 ready += usize::from(leader.is_some());
             }
             if ready == MEMBERS {
@@ -185,7 +211,12 @@ impl CairnCluster {
     pub async fn client(&self) -> Result<Client> {
         let endpoints: Vec<String> =
             self.nodes.iter().map(|node| node.client_address.clone()).collect();
-        Client::connect(endpoints).await.context("connecting to cairn")
+        let options = Options::new(endpoints);
+        let options = match self.tls.clone() {
+            Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
+            None => options,
+        };
+        options.connect().await.context("connecting to cairn")
     }
 
     /// `clients` closed loops of puts over `connections` clients.
@@ -236,7 +267,7 @@ impl CairnCluster {
     ) -> Result<()> {
         let mut follower = None;
         for (number, node) in self.nodes.iter().enumerate() {
-            if status(&node.client_address).await?.role == "follower" {
+            if node.full_status().await?.role == "follower" {
                 follower = Some(number);
             }
         }
@@ -303,9 +334,56 @@ impl Worker for CairnPutter {
     }
 }
 
-async fn status(address: &str) -> Result<StatusResponse> {
+/// The certificates of a cluster.
+struct Certificates {
+    folder: PathBuf,
+    ca: PathBuf,
+    authority: Authority,
+}
+
+impl Certificates {
+    fn make(folder: &Path) -> Result<Certificates> {
+        let (authority, Issued { certificate, .. }) =
+            Authority::create("bench", Validity::days(1))?;
+        let (folder, ca) = (folder.to_owned(), folder.join("ca.pem"));
+        std::fs::write(&ca, certificate).context("a CA")?;
+        Ok(Certificates { folder, ca, authority })
+    }
+
+    fn issue(&self, name: &CertificateName, file: &str) -> Result<Files> {
+        let issued = self.authority.issue(name, &[], Validity::days(1))?;
+        let [certificate, key] =
+            ["pem", "key"].map(|ending| self.folder.join(format!("{file}.{ending}")));
+        std::fs::write(&certificate, issued.certificate).context("a certificate")?;
+        std::fs::write(&key, issued.key).context("a key")?;
+        Ok(Files { ca: self.ca.clone(), certificate, key })
+    }
+
+    /// The lines of a member's configuration.
+    fn keys(&self, slot: usize) -> Result<String> {
+        let name = CertificateName::member("bench", u16::try_from(slot)?)?;
+        let Files { ca, certificate, key } = self.issue(&name, &format!("member-{slot}"))?;
+        Ok(format!("tls.ca = {ca:?}\ntls.certificate = {certificate:?}\ntls.key = {key:?}\n"))
+    }
+}
+
+/// Whether this `cairn` is not older than certificates.
+async fn knows_certificates(program: &Path) -> bool {
+    let arguments = ["config", "print", "--set", "insecure=true"].map(OsStr::new);
+    run_to_end(program.as_os_str(), &arguments).await.is_ok()
+}
+
+async fn status(address: &str, tls: Option<&Tls>) -> Result<StatusResponse> {
     let ask = async {
-        let mut stub = KvClient::connect(format!("http://{address}")).await.context("connect")?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).context("an address")?;
+        let channel = match tls.cloned() {
+            None => endpoint.connect_lazy(),
+            Some(tls) => {
+                let expected = Expected::AnyMember;
+                endpoint.connect_with_connector_lazy(Connector { tls, expected })
+            }
+        };
+        let mut stub = KvClient::new(channel);
         Ok::<_, anyhow::Error>(
             stub.status(StatusRequest {}).await.map_err(|s| anyhow!("status: {s}"))?.into_inner(),
         )

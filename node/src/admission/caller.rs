@@ -24,7 +24,7 @@ impl Caller {
     /// The caller of a request with these extensions. `unknown` is charged if the transport did not
     /// say which connection it came over.
     pub(crate) fn of(identity: Identity, extensions: &Extensions, unknown: &Reader) -> Caller {
-        let connection = extensions.get::<Option<Reader>>().cloned().flatten();
+        let connection = extensions.get::<Reader>().cloned();
         let (known, reader) = (connection.is_some(), connection.unwrap_or_else(|| unknown.clone()));
         let owner = Owner::of(&identity, reader.owner());
         let reader = reader.owned_by(owner);

@@ -8,6 +8,7 @@ use super::server_options::ServerOptions;
 use cairn_node::config::{Layers, NodeConfig, Setting};
 use cairn_node::doctor::Contract;
 use cairn_node::{Durability, promise};
+use cairn_tls::Tls;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -37,20 +38,25 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
         Action::Print { server } => {
             let layers = server.layers()?;
             let (settings, mode) = (layers.settings(), durability(&layers));
-            output.either(|| as_json(&settings, &mode), || as_text(&settings, &mode))?;
+            let security = security(&layers);
+            output.either(
+                || as_json(&settings, &mode, &security),
+                || as_text(&settings, &mode, &security),
+            )?;
         }
         Action::Check { server } => {
             let config = NodeConfig::from_layers(&server.layers()?)?;
             let durability = Durability::of(&config)?;
+            let security = name(&config.tls()?);
             let warning = cluster_view::no_configuration_of(&config).await;
             output.either(
                 || {
                     json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
-                            "warnings": warning.iter().collect::<Vec<_>>() })
+                            "security": security, "warnings": warning.iter().collect::<Vec<_>>() })
                 },
                 || {
                     let valid = format!(
-                        "valid: member {} of {}, mode {}",
+                        "valid: member {} of {}, mode {}, {security}",
                         config.slot,
                         config.cluster,
                         durability.words()
@@ -70,6 +76,16 @@ fn durability(layers: &Layers) -> Result<Durability, String> {
     Durability::of(&config).map_err(|error| error.to_string())
 }
 
+/// How a server with this configuration authenticates connections here, or why it does not start.
+fn security(layers: &Layers) -> Result<String, String> {
+    let config = NodeConfig::from_layers(layers).map_err(|error| error.to_string())?;
+    config.tls().map(|tls| name(&tls)).map_err(|error| error.to_string())
+}
+
+fn name(tls: &Option<Tls>) -> String {
+    tls.as_ref().map_or_else(|| "insecure".into(), |tls| format!("TLS as {}", tls.name()))
+}
+
 pub(super) fn durability_json(durability: &Result<Durability, String>) -> Value {
     match durability {
         Ok(durability) => json!({
@@ -83,7 +99,11 @@ pub(super) fn durability_json(durability: &Result<Durability, String>) -> Value 
     }
 }
 
-fn as_json(settings: &[Setting], durability: &Result<Durability, String>) -> Value {
+fn as_json(
+    settings: &[Setting],
+    durability: &Result<Durability, String>,
+    security: &Result<String, String>,
+) -> Value {
     let one = |setting: &Setting| {
         let mut value = json!({
             "value": setting.value,
@@ -95,12 +115,23 @@ fn as_json(settings: &[Setting], durability: &Result<Durability, String>) -> Val
         if let (Some(members), "mode") = (value.as_object_mut(), setting.key) {
             members.insert("here".into(), durability_json(durability));
         }
+        if let (Some(members), "insecure") = (value.as_object_mut(), setting.key) {
+            let here = match security {
+                Ok(security) => json!({ "security": security }),
+                Err(reason) => json!({ "security": null, "reason": reason }),
+            };
+            members.insert("here".into(), here);
+        }
         (setting.key.to_string(), value)
     };
     Value::Object(settings.iter().map(one).collect())
 }
 
-fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> String {
+fn as_text(
+    settings: &[Setting],
+    durability: &Result<Durability, String>,
+    security: &Result<String, String>,
+) -> String {
     let one = |setting: &Setting| {
         vec![
             setting.key.to_string(),
@@ -110,7 +141,11 @@ fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> Str
         ]
     };
     let keys = table(&["KEY", "VALUE", "SOURCE", "MEANING"], settings.iter().map(one));
-    format!("{keys}\n\n{}", durability_text(durability))
+    let security = match security {
+        Ok(security) => security.clone(),
+        Err(reason) => format!("none: {reason}"),
+    };
+    format!("{keys}\n\n{}\nConnections here: {security}", durability_text(durability))
 }
 
 pub(super) fn durability_text(durability: &Result<Durability, String>) -> String {

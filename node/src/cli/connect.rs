@@ -27,6 +27,19 @@ pub(crate) struct ConnectOptions {
     #[arg(long, value_name = "FILE", env = "CAIRN_TOKEN_FILE", hide_env = true)]
     token_file: Option<PathBuf>,
 
+    /// CAs of the cluster, in PEM. With this and the next two the connection is TLS, and only a
+    /// member of the cluster that the certificate names may answer
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CA", hide_env = true, requires_all = ["tls_certificate", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+
+    /// Own certificate, in PEM; `cairn certs issue DIR --client NAME` makes one
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CERTIFICATE", hide_env = true, requires_all = ["tls_ca", "tls_key"])]
+    tls_certificate: Option<PathBuf>,
+
+    /// Key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_KEY", hide_env = true, requires_all = ["tls_ca", "tls_certificate"])]
+    tls_key: Option<PathBuf>,
+
     /// How long to try, all retries together [default: 10s]
     #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
     #[arg(hide_env = true, hide_default_value = true)]
@@ -47,6 +60,10 @@ impl ConnectOptions {
     /// Options for a client.
     pub(crate) fn options(&self) -> Result<Options, UsageError> {
         let options = Options::new(self.endpoints()?).deadline(self.timeout);
+        let options = match (&self.tls_ca, &self.tls_certificate, &self.tls_key) {
+            (Some(ca), Some(certificate), Some(key)) => options.tls(ca, certificate, key),
+            _ => options,
+        };
         match self.token()? {
             Some(token) => options.token(token).map_err(|error| UsageError(error.to_string())),
             None => Ok(options),

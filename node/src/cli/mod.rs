@@ -3,6 +3,7 @@
 mod access;
 mod bench;
 mod bytes_text;
+mod certs;
 mod cluster_view;
 mod completions;
 mod config;
@@ -94,6 +95,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Make tokens for clients
     Access(access::AccessArgs),
+    /// Make a cluster's CA, and certificates for its members and clients
+    Certs(certs::CertsArgs),
     /// Show the server's configuration
     Config(config::ConfigArgs),
     /// Print a completion script for a shell
@@ -153,6 +156,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Access(args) => access::run(args, output),
+        Command::Certs(args) => certs::run(&args, output),
         Command::Config(args) => config::run(args, output).await,
         Command::Completions(args) => completions::run(&args),
     }

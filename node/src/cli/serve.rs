@@ -37,6 +37,8 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         layers.add_assignment("--log-format", &format!("log.format={format}"))?;
     }
     let config = NodeConfig::from_layers(&layers)?;
+    // Before anything is formatted.
+    config.tls()?;
     let set_level = logging::start(&LogConfig::from_layers(&layers)?)?;
     let reload = Reload::new(args.server, args.log_format, set_level, layers.settings())?;
     cairn_node::platform::raise_descriptors();

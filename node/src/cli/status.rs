@@ -83,6 +83,7 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "not_ready": node.not_ready,
         "last_log_term": node.last_log_term,
         "boot_epoch": node.boot_epoch.0,
+        "insecure": node.insecure,
         "unsafe_recoveries": node.unsafe_recoveries,
         "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
         "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),
@@ -157,6 +158,11 @@ fn as_text(answers: &[Answer]) -> String {
     let mut rows = Vec::new();
     let mut notes = promises(answers);
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    if nodes.clone().any(|node| node.insecure) {
+        notes.push(
+            "insecure: connections have no certificates; whoever reaches the ports can read, write, and act as a member".into(),
+        );
+    }
     let blocked: BTreeSet<&String> =
         nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
     notes.extend(blocked.into_iter().cloned());

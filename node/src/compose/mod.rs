@@ -19,6 +19,7 @@ use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
 use cairn_engine::{Engine, Identity, Options};
 use cairn_raft::{Machine, MemberAddress, NodeId, Replica, ReplicaConfig, await_replaceable};
+use cairn_tls::Tls;
 use futures::FutureExt;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
@@ -32,8 +33,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    ClientThreads, address_of, bind, serve_clients, serve_peers, serve_watchers, watch_delay,
-    watch_device, watch_failure_domains,
+    ClientThreads, Handshaker, address_of, bind, serve_clients, serve_peers, serve_watchers,
+    watch_delay, watch_device, watch_failure_domains,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -66,11 +67,11 @@ impl Node {
     /// Any [`Error`]. Then nothing keeps running, and the data directory is unchanged.
     pub async fn start(config: NodeConfig, environment: Environment) -> Result<Node, Error> {
         config.validate()?;
+        let tls = config.tls()?;
         let durability = world::durability(&config)?;
-        let engine = open_engine(&config, &durability, &environment).await?;
-        match assemble(config, durability, (environment.seed, environment.kernel), engine.clone())
-            .await
-        {
+        let engine = open_engine(&config, &durability, &environment, tls.as_ref()).await?;
+        let of_environment = (environment.seed, environment.kernel);
+        match assemble(config, durability, of_environment, engine.clone(), tls).await {
             Ok(node) => Ok(node),
             Err(error) => {
                 if let Err(closing) = engine.close().await {
@@ -169,6 +170,7 @@ async fn open_engine(
     config: &NodeConfig,
     durability: &Durability,
     environment: &Environment,
+    tls: Option<&Tls>,
 ) -> Result<Engine, Error> {
     let storage = &config.storage;
     let options = Options {
@@ -185,7 +187,7 @@ async fn open_engine(
     loop {
         match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
             Err(lost) if lost.is_identity_lost() && others => {
-                begin_empty(config, environment, &lost).await?
+                begin_empty(config, environment, &lost, tls).await?
             }
             opened => {
                 return opened.map_err(|error| Error::of_open(error, directory.location(), others));
@@ -203,6 +205,7 @@ async fn begin_empty(
     config: &NodeConfig,
     environment: &Environment,
     lost: &cairn_engine::Error,
+    tls: Option<&Tls>,
 ) -> Result<(), Error> {
     let incarnation =
         StdRng::seed_from_u64(environment.seed).random_range(1..=Identity::MAX_INCARNATION);
@@ -219,7 +222,7 @@ async fn begin_empty(
             tokio::time::sleep(IDENTITY_RETRY).await;
         }
     };
-    let replaceable_voter = await_replaceable(&config.cluster, node, &seeds);
+    let replaceable_voter = await_replaceable(&config.cluster, node, &seeds, tls.cloned());
     if let Either::Left(_) = select(pin!(readable), pin!(replaceable_voter)).await {
         info!(directory, "the identity of this data directory can be read again");
         return Ok(());
@@ -233,6 +236,7 @@ async fn assemble(
     durability: Durability,
     (seed, kernel): (u64, u64),
     engine: Engine,
+    tls: Option<Tls>,
 ) -> Result<Node, Error> {
     let clients = bind(&config.client_address, "clients", "listen.client").await?;
     let peers = bind(&config.peer_address, "the other members", "listen.peer").await?;
@@ -243,6 +247,9 @@ async fn assemble(
     let client_threads = ClientThreads::start(&config).map_err(|error| {
         Error::Platform(format!("threads for clients (threads.clients): {error}"))
     })?;
+    let handshaker = Handshaker::start(tls.clone())
+        .map_err(|error| Error::Platform(format!("a thread for TLS handshakes: {error}")))?;
+    let handshaker = Arc::new(handshaker);
     let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
     let advertised = MemberAddress {
         client: advertised(&config.advertise_client, &config.client_address, client_address),
@@ -250,12 +257,12 @@ async fn assemble(
     };
     let settings = ReplicaConfig {
         advertised: advertised.clone(),
-        ..replica_config(&config, &durability, &engine, (seed, kernel))
+        ..replica_config(&config, &durability, &engine, (seed, kernel), tls.clone())
     };
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
-    let access = AccessTable::new(config.access.is_empty(), &config.access);
+    let access = AccessTable::new(config.insecure, &config.access);
     let metrics =
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
@@ -268,22 +275,34 @@ async fn assemble(
         (&access, &reads),
         &stopping,
     );
-    let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
-    others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
+    let peers = serve_peers(peers, replica.clone(), Arc::clone(&handshaker));
+    let mut others = vec![tokio::spawn(peers)];
+    let state = (&replica, &election_blocked_state);
+    others.extend(serve_watchers(http, state, Arc::clone(&metrics), &handshaker));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(watch_delay(&metrics));
     others.extend(watch_outages(&config, &replica, &election_blocked_state, &advertised.client));
     others.extend(watch_failure_domains(&durability, &replica));
+    let clients_of = (replica.clone(), election_blocked_state.clone(), Arc::clone(&handshaker));
+    let (service_of_clients, reads_of_clients) = (service.clone(), reads.clone());
     let clients = serve_clients(
         clients,
         config.clone(),
-        service.clone(),
-        (replica.clone(), election_blocked_state.clone()),
-        reads.clone(),
+        service_of_clients,
+        clients_of,
+        reads_of_clients,
         stopping,
     );
     let clients = client_threads.handle().spawn(clients);
     let identity = replica.node_id();
+    match &tls {
+        Some(tls) => {
+            info!(name = %tls.name(), "every connection needs a certificate of this cluster")
+        }
+        None => warn!(
+            "`insecure = true`: connections have no certificates; whoever reaches the ports can read, write, and act as a member"
+        ),
+    }
     info!("mode {}", durability.promise());
     for remark in durability.remarks() {
         info!(mode = %durability.mode, "{remark}");
@@ -322,7 +341,7 @@ fn watch_outages(
     let seeds = [own.to_owned()].into_iter().chain(initial).collect();
     let watch = Watch::new(
         replica.clone(),
-        seeds,
+        (seeds, config.tls_files()),
         config.unsafe_recovery_automatic,
         election_blocked_state.clone(),
     );
@@ -334,6 +353,7 @@ fn replica_config(
     durability: &Durability,
     engine: &Engine,
     (seed, kernel): (u64, u64),
+    tls: Option<Tls>,
 ) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // The log shares the data area with the keys. Keep at most this much of it, so that small
@@ -353,6 +373,7 @@ fn replica_config(
         scrub_cycle: config.scrub.cycle,
         machine: Machine { kernel, failure_domain: config.failure_domain.clone() },
         seed,
+        tls,
         ..defaults
     }
 }

@@ -9,7 +9,7 @@ use super::members;
 use crate::access::Entries;
 use Kind::{
     Access, Address, AddressOrAuto, Addresses, Choice, Integer, IntegerOrAuto, Members,
-    OptionalAddress, Size, Text, Time,
+    OptionalAddress, OptionalFile, Size, Text, Time,
 };
 use cairn_engine::Geometry;
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     AddressOrAuto,
     /// Any number of `host:port`, as an array or with commas.
     Addresses,
+    /// The path of a file, or `none`.
+    OptionalFile,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
@@ -107,6 +109,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
         .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("tls.ca", OptionalFile, "none")
+        .means("CAs of the cluster, in PEM: who may connect and answer; `cairn certs init` makes one"),
+    key("tls.certificate", OptionalFile, "none")
+        .means("certificate of this member, in PEM, named cairn://CLUSTER/member/SLOT; `cairn certs issue` makes one. Changed files are used without a restart"),
+    key("tls.key", OptionalFile, "none").means("key of that certificate, in PEM"),
+    key("insecure", FLAG, "false")
+        .means("true: no certificates; whoever reaches the ports can read, write, and act as a member"),
     key("advertise.client", AddressOrAuto, "auto")
         .means("address at which clients reach this member; auto: listen.client"),
     key("advertise.peer", AddressOrAuto, "auto")
@@ -259,8 +268,10 @@ impl Kind {
     /// Checks a value's form.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text if text.is_empty() => Err("expected a text that is not empty".into()),
-            Kind::Text => Ok(()),
+            Kind::Text | Kind::OptionalFile if text.is_empty() => {
+                Err("expected a text that is not empty".into())
+            }
+            Kind::Text | Kind::OptionalFile => Ok(()),
             Kind::Integer(min, max) => {
                 let number: u64 = text
                     .parse()

@@ -8,10 +8,12 @@ mod error;
 mod keys;
 mod layers;
 mod members;
+mod security;
 
 pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
+pub use security::Security;
 
 use crate::access::Entries;
 use cairn_engine::Mode;
@@ -65,6 +67,8 @@ pub struct NodeConfig {
     pub scrub: ScrubConfig,
     /// Whether the members accept data loss without an operator once every voter answers.
     pub unsafe_recovery_automatic: bool,
+    /// How connections are authenticated; `None`: nobody has decided, and the node does not start.
+    pub security: Option<Security>,
 }
 
 /// Bounds on requests. The first four are published to clients.
@@ -157,7 +161,8 @@ pub struct LogConfig {
 }
 
 impl NodeConfig {
-    /// A node with default limits and timings that listens where its entry in `members` says.
+    /// A node with default limits and timings that listens where its entry in `members` says,
+    /// without certificates.
     ///
     /// # Errors
     /// `Conflict` if [`NodeConfig::validate`] refuses the configuration.
@@ -174,6 +179,7 @@ impl NodeConfig {
         layers.set("data_dir", data_directory.display().to_string(), source())?;
         layers.set("members", members::format(&members), source())?;
         layers.set("listen.http", "none".into(), source())?;
+        layers.set("insecure", "true".into(), source())?;
         if let Some(own) = members.get(&slot) {
             layers.set("listen.client", own.client.clone(), source())?;
             layers.set("listen.peer", own.peer.clone(), source())?;
@@ -221,6 +227,7 @@ impl NodeConfig {
                 .unwrap_or_default(),
             scrub: read_scrub(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
+            security: Security::read(layers)?,
         };
         config.validate()?;
         Ok(config)

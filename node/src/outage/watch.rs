@@ -9,6 +9,7 @@ use super::election_blocked::{ElectionBlocked, ElectionBlockedState, Outside};
 use super::{Automatic, MemberSurvey, survey};
 use cairn_client::{Client, Options};
 use cairn_raft::Replica;
+use cairn_tls::Files;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{error, warn};
@@ -22,6 +23,7 @@ pub(crate) struct Watch {
     replica: Replica,
     /// Where to ask as long as this member knows no others.
     seeds: Vec<String>,
+    tls: Option<Files>,
     /// Asks at these endpoints.
     client: Option<(Vec<String>, Client)>,
     election_blocked_state: ElectionBlockedState,
@@ -35,11 +37,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `seeds`: client addresses to ask as long as this member knows no others. `automatic`: the
-    /// configuration accepts data loss.
+    /// `seeds`: client addresses to ask as long as this member knows no others. `tls`: this member's
+    /// certificates. `automatic`: the configuration accepts data loss.
     pub(crate) fn new(
         replica: Replica,
-        seeds: Vec<String>,
+        (seeds, tls): (Vec<String>, Option<Files>),
         automatic: bool,
         election_blocked_state: ElectionBlockedState,
     ) -> Watch {
@@ -47,12 +49,21 @@ impl Watch {
         Watch {
             replica,
             seeds,
+            tls,
             client: None,
             election_blocked_state,
             automatic,
             before: None,
             logged_outside: None,
             logged: None,
+        }
+    }
+
+    fn options(&self, endpoints: Vec<String>) -> Options {
+        let options = Options::new(endpoints).deadline(NODE_TIMEOUT);
+        match &self.tls {
+            Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
+            None => options,
         }
     }
 
@@ -67,7 +78,7 @@ impl Watch {
         match &self.client {
             Some((known, client)) if *known == endpoints => Ok(client.clone()),
             _ => {
-                let client = Options::new(endpoints.clone()).deadline(NODE_TIMEOUT).build()?;
+                let client = self.options(endpoints.clone()).build()?;
                 self.client = Some((endpoints, client.clone()));
                 Ok(client)
             }

@@ -87,6 +87,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         unsafe_recoveries: unsafe_recoveries.count,
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
+        insecure: inner.config.tls_files().is_none(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)
             .err()

@@ -66,10 +66,24 @@ fn a_bad_configuration_is_refused_with_its_location() {
 fn the_example_configuration_is_accepted() {
     let folder = tempfile::tempdir().expect("a folder");
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cairn.example.toml");
-    let ran = run(folder.path(), &["config", "check", "--config", example, "--set", "mode=sync"]);
+    for make in [
+        &["certs", "init", "pki", "--cluster", "example"][..],
+        &["certs", "issue", "pki", "--member", "1"],
+    ] {
+        assert_eq!(run(folder.path(), make).code, 0);
+    }
+    let ran = run(
+        folder.path(),
+        &[
+            &["config", "check", "--config", example, "--set", "mode=sync"][..],
+            &["--set", "tls.ca=pki/ca.pem", "--set", "tls.certificate=pki/member-1.pem"],
+            &["--set", "tls.key=pki/member-1-key.pem"],
+        ]
+        .concat(),
+    );
     assert_eq!(
         (ran.code, ran.stdout.trim()),
-        (0, "valid: member 1 of example, mode sync, configured"),
+        (0, "valid: member 1 of example, mode sync, configured, TLS as cairn://example/member/1"),
         "{}",
         ran.stderr
     );
@@ -222,7 +236,8 @@ async fn a_size_that_the_directory_does_not_have_is_reported() {
 #[test]
 fn a_directory_that_was_never_formatted_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = ["serve", "--cluster", "c", "--slot", "1", "--dir", "nowhere"];
+    let arguments =
+        ["serve", "--cluster", "c", "--slot", "1", "--dir", "nowhere", "--set", "insecure=true"];
     refused(&run(folder.path(), &arguments), 1, &["nowhere", "cairn format"]);
     std::fs::create_dir(folder.path().join("full")).expect("a folder");
     std::fs::write(folder.path().join("full/file"), "precious").expect("a file");

@@ -27,5 +27,6 @@ mod outage;
 mod readers;
 mod reload;
 mod support;
+mod tls;
 mod unsafe_recovery;
 mod wire;

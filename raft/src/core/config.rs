@@ -4,6 +4,7 @@ use super::error::Error;
 use super::ids::{MemberAddress, NodeId};
 use super::machine::Machine;
 use cairn_engine::Mode;
+use cairn_tls::Tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct ReplicaConfig {
     pub machine: Machine,
     /// The seed of everything random in the replica except the election timeouts of a real runtime.
     pub seed: u64,
+    /// The certificates of this member. `None`: connections between members are not authenticated.
+    pub tls: Option<Tls>,
 }
 
 impl ReplicaConfig {
@@ -76,6 +79,7 @@ impl ReplicaConfig {
             scrub_cycle: Duration::from_secs(30 * 24 * 3600),
             machine: Machine::default(),
             seed: 0,
+            tls: None,
         }
     }
 

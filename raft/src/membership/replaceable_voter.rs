@@ -4,6 +4,7 @@
 use crate::core::ids::NodeId;
 use crate::core::runtime;
 use crate::transport::{self, Contact, PeerIdentity};
+use cairn_tls::Tls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ const CONTACTS_MAX: usize = 64;
 /// majority without that voter has synced everything that the leader had when asked, and that
 /// `node` may replace it. Asks at `seeds`, and where those who answer would look for members.
 /// Changes nothing itself, and logs the reason for waiting whenever that changes.
-pub async fn await_replaceable(cluster: &str, node: NodeId, seeds: &[String]) {
-    let identity = PeerIdentity::without_identity(cluster, node);
+pub async fn await_replaceable(cluster: &str, node: NodeId, seeds: &[String], tls: Option<Tls>) {
+    let identity = PeerIdentity::without_identity(cluster, node).with_tls(tls);
     let mut logged = BTreeMap::new();
     let mut contacts: BTreeSet<String> = seeds.iter().cloned().collect();
     loop {

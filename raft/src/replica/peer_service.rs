@@ -17,6 +17,7 @@ use crate::transport::identity;
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, is_storable, messages};
 use cairn_engine::{BootEpoch, Engine, LogId};
+use cairn_tls::Remote;
 use futures::future::ready;
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
@@ -59,6 +60,12 @@ pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
         && bounds.last.is_none()
         && bounds.purged.is_none()
         && engine.applied(GROUP).is_none()
+}
+
+/// Who sends a request, as the socket knows it, and the request.
+fn from_remote<T>(request: Request<T>) -> (Remote, T) {
+    let remote = request.extensions().get::<Remote>().cloned().unwrap_or_default();
+    (remote, request.into_inner())
 }
 
 impl PeerService {
@@ -180,11 +187,12 @@ impl PeerService {
     /// Answers a request for a vote, or for a pre-vote, which changes nothing here.
     async fn answer_vote(
         &self,
-        request: proto::VoteRequest,
+        request: Request<proto::VoteRequest>,
         pre: bool,
     ) -> Answered<proto::VoteResponse> {
+        let (remote, request) = from_remote(request);
         let LocalMember { identity, raft, .. } = &*self.member;
-        let sender = identity.sender_of_request(request.envelope.as_ref())?;
+        let sender = identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let epoch = identity::epoch_of(request.envelope.as_ref());
         self.may_vote_for(sender, epoch)?;
         let vote = messages::vote_from_proto(request.vote, identity.votes_of(sender))?;
@@ -211,10 +219,11 @@ impl PeerService {
     /// The sender and vote of a snapshot message.
     fn snapshot_sender(
         &self,
+        remote: &Remote,
         envelope: Option<&proto::Envelope>,
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
-        let sender = self.member.identity.sender_of_request(envelope)?;
+        let sender = self.member.identity.sender_of_request(remote, envelope)?;
         let vote =
             messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
         if vote.leader_id.voted_for != sender {
@@ -250,9 +259,10 @@ fn append_response(
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
-        let request = request.into_inner();
+        let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
-        let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
+        let sender =
+            identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
         let former = self.member.config.initial_members.keys().next().copied();
         identity.formation.heard(sender, former, &request.waiting_for);
         let epoch = identity::epoch_of(request.envelope.as_ref());
@@ -280,7 +290,7 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<proto::AppendRequest>>,
     ) -> Answered<AppendResponses> {
-        let messages = request.into_inner();
+        let (remote, messages) = from_remote(request);
         // Why the stream of requests ended early, and who sends them. The requests set both, and
         // the answers read them.
         let refusal = Arc::new(Mutex::new(None::<Status>));
@@ -292,9 +302,10 @@ impl Peer for PeerService {
                     let known = *sender.lock();
                     let from = match known {
                         Some(from) => from,
-                        None => {
-                            service.member.identity.sender_of_request(message.envelope.as_ref())?
-                        }
+                        None => service
+                            .member
+                            .identity
+                            .sender_of_request(&remote, message.envelope.as_ref())?,
                     };
                     let request = service.append_request(from, message)?;
                     *sender.lock() = Some(from);
@@ -321,8 +332,8 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Answered<proto::AppendResponse> {
-        let message = request.into_inner();
-        let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
+        let (remote, message) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
         let one = futures::stream::once(ready(request));
         let mut answers = Box::pin(self.member.raft.stream_append(one));
@@ -331,22 +342,23 @@ impl Peer for PeerService {
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        self.answer_vote(request.into_inner(), false).await
+        self.answer_vote(request, false).await
     }
 
     async fn pre_vote(
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Answered<proto::VoteResponse> {
-        self.answer_vote(request.into_inner(), true).await
+        self.answer_vote(request, true).await
     }
 
     async fn snapshot_offset(
         &self,
         request: Request<proto::SnapshotOffsetRequest>,
     ) -> Answered<proto::SnapshotOffsetResponse> {
-        let request = request.into_inner();
-        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (remote, request) = from_remote(request);
+        let (sender, vote) =
+            self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let (last, _) = receiver::named(request.meta, &vote)?;
         let mut answer = proto::SnapshotOffsetResponse {
             envelope: self.member.identity.to(sender),
@@ -371,8 +383,9 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::SnapshotChunkRequest>,
     ) -> Answered<proto::SnapshotChunkResponse> {
-        let request = request.into_inner();
-        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (remote, request) = from_remote(request);
+        let (sender, vote) =
+            self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?.into();
         let (own, (next_chunk, missing)) = match self.overtaken(&vote) {
             Some(higher) => (higher, Default::default()),
@@ -390,8 +403,9 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::SnapshotFinishRequest>,
     ) -> Answered<proto::SnapshotFinishResponse> {
-        let request = request.into_inner();
-        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (remote, request) = from_remote(request);
+        let (sender, vote) =
+            self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let (last, meta) = receiver::named(request.meta, &vote)?;
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
@@ -421,10 +435,13 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::TransferLeaderRequest>,
     ) -> Answered<proto::TransferLeaderResponse> {
-        let request = request.into_inner();
-        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let (remote, request) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         self.open_gate()?;
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
+        if from.leader_id.voted_for != sender {
+            return Err(Malformed("a transfer in the name of another member").into());
+        }
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer = proto::TransferLeaderResponse {
@@ -449,8 +466,8 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::RecoverRequest>,
     ) -> Answered<proto::RecoverResponse> {
-        let request = request.into_inner();
-        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let (remote, request) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let epoch = identity::epoch_of(request.envelope.as_ref());
         let LocalMember { identity, raft, records, .. } = &*self.member;
         let (vote, leads) = with_metrics(raft, |metrics| {
@@ -471,8 +488,8 @@ impl Peer for PeerService {
     }
 
     async fn join(&self, request: Request<proto::JoinRequest>) -> Answered<proto::JoinResponse> {
-        let request = request.into_inner();
-        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let (remote, request) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let address = MemberAddress { peer: request.peer_address, client: request.client_address };
         if !is_storable(&address) {
             return Err(Malformed("an address that is empty or too long").into());
@@ -487,8 +504,8 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::FetchValueRequest>,
     ) -> Answered<proto::FetchValueResponse> {
-        let request = request.into_inner();
-        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let (remote, request) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let log_id = request.log_id.ok_or(Malformed("no entry named"))?.into();
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
         let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;

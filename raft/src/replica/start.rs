@@ -69,7 +69,9 @@ async fn build(
     ack_modes: &Arc<AckModes>,
 ) -> Result<LocalMember, Error> {
     let identities = Identities::default();
-    let identity = PeerIdentity::of(&engine, identities.clone()).on(config.machine.clone());
+    let identity = PeerIdentity::of(&engine, identities.clone())
+        .with_tls(config.tls.clone())
+        .on(config.machine.clone());
     let (id, metrics) = (identity.id(), LateMetrics::default());
     let gate = Arc::new(Gate::new(engine.member_state()));
     let advertised = config.advertised(id.slot());

@@ -56,25 +56,30 @@ pub(crate) async fn hello(
 ) -> Result<Answer, Status> {
     // The receiver's identity is not known yet.
     let envelope = identity.to(NodeId::from_u64(0));
-    let own = own.map(|own| own.advertised().clone()).unwrap_or_default();
+    let advertised = own.map(|own| own.advertised().clone()).unwrap_or_default();
     let request = proto::HelloRequest {
         envelope,
         receiver_slot: contact.slot.map_or(0, u32::from),
-        peer_address: own.peer,
-        client_address: own.client,
+        peer_address: advertised.peer,
+        client_address: advertised.client,
         waiting_for: identity.formation.waiting_for().unwrap_or_default(),
     };
-    let answer = call_at(&contact.address, |client| {
+    let answer = call_at(identity.tls(), contact.slot, &contact.address, |client| {
         call(client, request, |mut client, request| async move { client.hello(request).await })
     });
     let answer = answer.await?;
+    // With certificates, whoever listens there only tells which slot's member to ask: then that
+    // member's certificate must answer.
+    let claimed = NodeId::from_u64(answer.envelope.as_ref().map_or(0, |envelope| envelope.sender));
+    if identity.tls().is_some() && contact.slot.is_none() {
+        let contact = Contact { slot: Some(claimed.slot()), ..contact.clone() };
+        return Box::pin(hello(identity, own, &contact)).await;
+    }
     // The answering node may be a removed one. That says nothing about this one, so do not pass on
     // the code `REFUSED_IDENTITY`.
-    let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(wrong_node)?;
-    identity.check_answer(&answer, id).map_err(wrong_node)?;
-    if contact.slot.is_some_and(|slot| id.slot() != slot) {
-        return Err(Status::failed_precondition(format!("member {id} answered")));
-    }
+    let id = identity
+        .sender_of_hello_answer(&answer, contact.slot.unwrap_or(claimed.slot()))
+        .map_err(wrong_node)?;
     let address = MemberAddress { peer: answer.peer_address, client: answer.client_address };
     let contacts = answer.contacts.into_iter().take(CONTACTS_MAX).map(|contact| MemberAddress {
         peer: contact.peer_address.clone(),
@@ -160,7 +165,7 @@ pub(crate) async fn ask_to_join(
         active: pending_join.active,
         replicated: pending_join.replicated,
     };
-    let answer = call_at(address, |client| {
+    let answer = call_at(identity.tls(), Some(leader.slot()), address, |client| {
         call(client, request, |mut client, request| async move { client.join(request).await })
     });
     let answer = answer.await?;
@@ -177,7 +182,7 @@ pub(crate) async fn ask_to_recover(
     unsafe_recovery: bool,
 ) -> Result<Vote, String> {
     let request = proto::RecoverRequest { envelope: identity.to(leader), unsafe_recovery };
-    let answer = call_at(address, |client| {
+    let answer = call_at(identity.tls(), Some(leader.slot()), address, |client| {
         call(client, request, |mut client, request| async move { client.recover(request).await })
     });
     let answer = answer.await.and_then(|answer| {

@@ -55,7 +55,10 @@ impl Connections {
     }
 
     fn network(&mut self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
-        let new = || Peer::new(target, address.clone(), self.addresses.clone());
+        let new = || {
+            let tls = self.identity.tls().cloned();
+            Peer::new(target, tls, address.clone(), self.addresses.clone())
+        };
         let peer = self.peers.entry(target).or_insert_with(new);
         peer.given(address);
         let link = Link {

@@ -11,6 +11,7 @@ use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::proto::peer_client::PeerClient;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
+use cairn_tls::{Connector, Expected, Tls};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
@@ -25,8 +26,13 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 pub(super) type Client = PeerClient<Channel>;
 
-/// A client of the member that listens at `address`.
-pub(super) fn connect(address: &str) -> Result<Client, String> {
+/// A client of the member of `slot`, expected at `address`. With certificates nobody else can
+/// answer there; without a slot, any member of the cluster can.
+pub(super) fn connect(
+    tls: Option<&Tls>,
+    slot: Option<u16>,
+    address: &str,
+) -> Result<Client, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| format!("`{address}` is not an address: {error}"))?
         .connect_timeout(CONNECT_TIMEOUT)
@@ -36,7 +42,14 @@ pub(super) fn connect(address: &str) -> Result<Client, String> {
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    Ok(PeerClient::new(endpoint.connect_lazy())
+    let channel = match tls {
+        None => endpoint.connect_lazy(),
+        Some(tls) => {
+            let expected = slot.map_or(Expected::AnyMember, Expected::Slot);
+            endpoint.connect_with_connector_lazy(Connector { tls: tls.clone(), expected })
+        }
+    };
+    Ok(PeerClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }
@@ -73,15 +86,17 @@ pub(super) fn deliver_duplicate<M, F>(
     });
 }
 
-/// Connects to `address` for one call with a time limit.
+/// Connects to the member of `slot`, or to any, at `address` for one call with a time limit.
 pub(super) async fn call_at<A, F>(
+    tls: Option<&Tls>,
+    slot: Option<u16>,
     address: &str,
     call: impl FnOnce(Client) -> F,
 ) -> Result<A, Status>
 where
     F: Future<Output = Result<Response<A>, Status>> + Send,
 {
-    let client = connect(address).map_err(Status::invalid_argument)?;
+    let client = connect(tls, slot, address).map_err(Status::invalid_argument)?;
     let answer = runtime::timeout(ANSWER_TIMEOUT, call(client)).await;
     Ok(answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner())
 }

@@ -55,8 +55,10 @@ async fn fetch_value(
         length: extent.at.len,
         key: Bytes::copy_from_slice(key),
     };
-    let answer =
-        call_at(address, |mut client| async move { client.fetch_value(request).await }).await;
+    let answer = call_at(identity.tls(), Some(peer.slot()), address, |mut client| async move {
+        client.fetch_value(request).await
+    })
+    .await;
     let answer = answer.and_then(|answer| {
         identity.check_answer(&answer, peer)?;
         Ok(answer)

@@ -6,6 +6,11 @@
 //! beside it, or an older state of it is restored. Each boot epoch of a member has a number and a
 //! nonce. A member that knows a later boot epoch refuses an earlier one, and another one with the
 //! same number.
+//!
+//! A name in a message is only a claim. With TLS the connection has a verified certificate, and a
+//! message in the name of a slot is taken only from the member of that slot. This is checked before
+//! anything that the message says is recorded. The other way round, a connection is made to the
+//! member of a slot, and nobody else can answer on it.
 
 use super::formation::Formation;
 use super::machines::Machines;
@@ -13,9 +18,13 @@ use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
 use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
+use crate::core::runtime;
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory};
+use cairn_tls::{CertificateName, Remote, Tls};
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::{Code, Status};
 
 /// This member's identity, for messages to the others and checks of theirs.
@@ -31,6 +40,10 @@ pub(crate) struct PeerIdentity {
     /// What the formation of the cluster waits for.
     pub(crate) formation: Formation,
     terms: Terms,
+    /// The certificates of this member; `None`: messages are taken for what they claim.
+    tls: Option<Tls>,
+    /// When a message under another member's certificate was last logged.
+    foreign_logged: Arc<Mutex<Option<runtime::Instant>>>,
 }
 
 /// An answer, which names its sender and receiver.
@@ -53,6 +66,9 @@ enveloped! {
     SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
 }
 
+/// The time between two log lines about messages under another member's certificate.
+const FOREIGN_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The version of the protocol between members that this release speaks.
 pub(crate) const PROTOCOL: u32 = 1;
 
@@ -72,12 +88,24 @@ impl PeerIdentity {
             machines: Machines::default(),
             formation: Formation::default(),
             terms: Terms::of(engine),
+            tls: None,
+            foreign_logged: Arc::default(),
         }
     }
 
     /// The same, for a member that runs on this machine.
     pub(crate) fn on(self, machine: Machine) -> PeerIdentity {
         PeerIdentity { machines: Machines::of(machine), ..self }
+    }
+
+    /// The same, with certificates on its connections.
+    pub(crate) fn with_tls(self, tls: Option<Tls>) -> PeerIdentity {
+        PeerIdentity { tls, ..self }
+    }
+
+    /// The certificates of this member.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// For a node without a data directory, which only asks.
@@ -91,6 +119,8 @@ impl PeerIdentity {
             machines: Machines::default(),
             formation: Formation::default(),
             terms: Terms::default(),
+            tls: None,
+            foreign_logged: Arc::default(),
         }
     }
 
@@ -118,8 +148,13 @@ impl PeerIdentity {
         })
     }
 
-    /// The sender of a request to this member.
-    pub(crate) fn sender_of_request(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
+    /// The sender of a request to this member, which came from `remote`.
+    pub(crate) fn sender_of_request(
+        &self,
+        remote: &Remote,
+        envelope: Option<&Envelope>,
+    ) -> Result<NodeId, Status> {
+        self.check_certificate(remote, envelope)?;
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
         match receiver == self.id {
@@ -133,9 +168,11 @@ impl PeerIdentity {
     /// The sender of a Hello, which names only the receiver's slot, or 0 for whoever listens.
     pub(crate) fn sender_of_hello(
         &self,
+        remote: &Remote,
         envelope: Option<&Envelope>,
         slot: u32,
     ) -> Result<NodeId, Status> {
+        self.check_certificate(remote, envelope)?;
         let sender = self.sender_in_cluster(envelope)?;
         match slot == 0 || slot == u32::from(self.id.slot()) {
             true => Ok(sender),
@@ -145,8 +182,55 @@ impl PeerIdentity {
         }
     }
 
+    /// With certificates: checks that the connection is that of the slot that the message names.
+    fn check_certificate(
+        &self,
+        remote: &Remote,
+        envelope: Option<&Envelope>,
+    ) -> Result<(), Status> {
+        let (Some(_), Some(envelope)) = (&self.tls, envelope) else { return Ok(()) };
+        let sender = NodeId::from_u64(envelope.sender);
+        let certificate = remote.certificate.as_ref();
+        let of_cluster = certificate.filter(|name| *name.cluster == *self.cluster);
+        if of_cluster.and_then(CertificateName::slot) == Some(sender.slot()) {
+            return Ok(());
+        }
+        let shown = certificate.map_or_else(|| "none".to_owned(), ToString::to_string);
+        let reason = format!(
+            "the message is in the name of member {sender}, and the certificate of its connection is {shown}"
+        );
+        let now = runtime::now();
+        let mut logged = self.foreign_logged.lock();
+        if logged.is_none_or(|last| now - last >= FOREIGN_LOG_INTERVAL) {
+            *logged = Some(now);
+            let address = remote.address.map(|address| address.to_string()).unwrap_or_default();
+            tracing::warn!(node = %self.id, address, "refused: {reason}");
+        }
+        Err(refused(reason))
+    }
+
+    /// The member that answers a Hello to `slot`.
+    pub(crate) fn sender_of_hello_answer(
+        &self,
+        answer: &impl Enveloped,
+        slot: u16,
+    ) -> Result<NodeId, Status> {
+        let id = NodeId::from_u64(answer.envelope().map_or(0, |envelope| envelope.sender));
+        if id.slot() != slot && answer.envelope().is_some() {
+            return Err(refused(format!("member {id} answered")));
+        }
+        self.check_answer(answer, id).map(|()| id)
+    }
+
     /// Checks that an answer comes from the member that was asked.
     pub(crate) fn check_answer(&self, answer: &impl Enveloped, from: NodeId) -> Result<(), Status> {
+        let asked = answer.envelope().map_or(from, |envelope| NodeId::from_u64(envelope.sender));
+        if asked.slot() != from.slot() {
+            // Nothing of it is recorded: its connection is that of another slot.
+            return Err(refused(format!(
+                "member {from} was asked, and the answer is from {asked}"
+            )));
+        }
         let sender = self.sender_in_cluster(answer.envelope())?;
         let receiver = NodeId::from_u64(answer.envelope().map_or(0, |envelope| envelope.receiver));
         match sender == from && receiver == self.id {
@@ -158,7 +242,7 @@ impl PeerIdentity {
         }
     }
 
-    pub(crate) fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
+    fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
         let envelope =
             envelope.ok_or_else(|| refused("the message names no sender and receiver".into()))?;
         let sender = NodeId::from_u64(envelope.sender);
@@ -261,6 +345,8 @@ mod tests {
             machines: Machines::default(),
             formation: Formation::default(),
             terms: Terms::default(),
+            tls: None,
+            foreign_logged: Arc::default(),
         }
     }
 
@@ -274,7 +360,7 @@ mod tests {
         let observe = |number, nonce| {
             let message =
                 envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), number, nonce);
-            here.sender_of_request(Some(&message)).map(drop)
+            here.sender_of_request(&Remote::default(), Some(&message)).map(drop)
         };
         observe(4, 40).unwrap();
         observe(4, 40).unwrap();
@@ -291,25 +377,90 @@ mod tests {
         let here = member(identities.clone());
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
-        here.sender_of_request(Some(&message)).unwrap();
+        here.sender_of_request(&Remote::default(), Some(&message)).unwrap();
         identities.set_logged(&Arc::default(), &Arc::new([old].into()));
-        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
-        assert!(here.sender_of_hello(Some(&message), 1).is_err());
+        assert!(
+            here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err().code()
+                == REFUSED_IDENTITY
+        );
+        assert!(here.sender_of_hello(&Remote::default(), Some(&message), 1).is_err());
         assert!(here.check_answer(&answer(message), old).is_err());
-        here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11))))
-            .unwrap();
+        here.sender_of_request(
+            &Remote::default(),
+            Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11))),
+        )
+        .unwrap();
+    }
+
+    /// The certificates of member 1 of cluster blue.
+    fn certificates(folder: &tempfile::TempDir) -> Tls {
+        use cairn_tls::issue::{Authority, Validity};
+        let (authority, ca) = Authority::create("blue", Validity::days(1)).unwrap();
+        let own = CertificateName::member("blue", 1).unwrap();
+        let own = authority.issue(&own, &[], Validity::days(1)).unwrap();
+        let [ca, certificate, key] =
+            [("ca", ca.certificate), ("own", own.certificate), ("key", own.key)].map(
+                |(name, text)| {
+                    let path = folder.path().join(name);
+                    std::fs::write(&path, text).unwrap();
+                    path
+                },
+            );
+        Tls::load(cairn_tls::Files { ca, certificate, key }).unwrap()
+    }
+
+    /// The story: whoever reached the peer port could speak for any member. A message with a late
+    /// boot epoch, even one that was refused, shut the member out.
+    #[test]
+    fn with_certificates_a_message_counts_only_under_the_name_of_its_sender() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = here().with_tls(Some(certificates(&folder)));
+        let under = |name: Option<&str>| {
+            let certificate = name.map(|name| name.parse().unwrap());
+            Remote { certificate, address: None }
+        };
+        let (other, own) = (NodeId::new(2, 22), NodeId::new(1, 11));
+        let late = envelope_of("blue", other, own, 1 << 40, 7);
+        for name in [
+            None,
+            Some("cairn://blue/member/3"),
+            Some("cairn://blue/client/2"),
+            Some("cairn://red/member/2"),
+        ] {
+            let remote = under(name);
+            let status = here.sender_of_request(&remote, Some(&late)).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+            assert!(
+                status.message().contains("the certificate of its connection is"),
+                "{}",
+                status.message()
+            );
+            assert!(here.sender_of_hello(&remote, Some(&late), 1).is_err());
+        }
+        // An answer in its name on another slot's connection.
+        assert!(here.check_answer(&answer(late.clone()), NodeId::new(3, 33)).is_err());
+        assert!(here.sender_of_hello_answer(&answer(late), 3).is_err());
+        // Nothing of that was recorded: the member itself is heard, in an early boot epoch.
+        let first = envelope_of("blue", other, own, 1, 1);
+        let remote = under(Some("cairn://blue/member/2"));
+        assert_eq!(here.sender_of_request(&remote, Some(&first)).unwrap(), other);
+        assert_eq!(here.sender_of_hello(&remote, Some(&first), 1).unwrap(), other);
+        assert_eq!(here.sender_of_hello_answer(&answer(first), 2).unwrap(), other);
     }
 
     #[test]
     fn a_request_for_this_member_is_taken() {
         let message = envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11));
-        assert_eq!(here().sender_of_request(Some(&message)).unwrap(), NodeId::new(2, 22));
+        assert_eq!(
+            here().sender_of_request(&Remote::default(), Some(&message)).unwrap(),
+            NodeId::new(2, 22)
+        );
     }
 
     #[test]
     fn a_request_for_an_earlier_incarnation_is_refused() {
         let message = envelope("blue", NodeId::new(2, 22), NodeId::new(1, 10));
-        let status = here().sender_of_request(Some(&message)).unwrap_err();
+        let status = here().sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
         assert_eq!(status.code(), tonic::Code::FailedPrecondition);
         assert!(status.message().contains("for member 1.a, this is 1.b"), "{}", status.message());
     }
@@ -317,7 +468,7 @@ mod tests {
     #[test]
     fn a_request_of_another_cluster_is_refused() {
         let message = envelope("red", NodeId::new(2, 22), NodeId::new(1, 11));
-        let status = here().sender_of_request(Some(&message)).unwrap_err();
+        let status = here().sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
         assert!(status.message().contains("cluster `red`"), "{}", status.message());
     }
 
@@ -331,24 +482,24 @@ mod tests {
         let here = here();
         for other in [0, PROTOCOL + 1, u32::MAX] {
             let later = Envelope { boot_epoch: 9, ..message(other) };
-            let status = here.sender_of_request(Some(&later)).unwrap_err();
+            let status = here.sender_of_request(&Remote::default(), Some(&later)).unwrap_err();
             assert_eq!(status.code(), tonic::Code::FailedPrecondition);
             let named = format!("version {other} of the protocol between members");
             assert!(status.message().contains(&named), "{}", status.message());
             assert!(here.check_answer(&answer(later), NodeId::new(2, 22)).is_err());
         }
-        here.sender_of_request(Some(&message(PROTOCOL))).unwrap();
+        here.sender_of_request(&Remote::default(), Some(&message(PROTOCOL))).unwrap();
     }
 
     #[test]
     fn a_request_without_an_envelope_is_refused() {
-        assert!(here().sender_of_request(None).is_err());
+        assert!(here().sender_of_request(&Remote::default(), None).is_err());
     }
 
     #[test]
     fn another_identity_in_the_same_slot_is_refused() {
         let message = envelope("blue", NodeId::new(1, 99), NodeId::new(1, 11));
-        assert!(here().sender_of_request(Some(&message)).is_err());
+        assert!(here().sender_of_request(&Remote::default(), Some(&message)).is_err());
     }
 
     #[test]
@@ -378,8 +529,8 @@ mod tests {
             let Ok(message) = cairn_fuzz::within(most, decode) else { return };
             let (here, sent) = (here(), message.envelope.as_ref());
             let sender = cairn_fuzz::within(most, || here.sender_in_cluster(sent));
-            let slot = here.sender_of_hello(sent, message.receiver_slot);
-            let request = here.sender_of_request(sent);
+            let slot = here.sender_of_hello(&Remote::default(), sent, message.receiver_slot);
+            let request = here.sender_of_request(&Remote::default(), sent);
             let Ok(sender) = sender else {
                 return assert!(slot.is_err() && request.is_err());
             };

@@ -7,6 +7,7 @@ use super::addresses::Addresses;
 use super::connection::{Client, connect};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::TypeConfig;
+use cairn_tls::Tls;
 use openraft::errors::{RPCError, Unreachable};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -24,6 +25,9 @@ pub(super) struct Peer {
 }
 
 struct Routes {
+    /// Who must answer.
+    slot: u16,
+    tls: Option<Tls>,
     /// The member's address when openraft last asked for a connection.
     given: MemberAddress,
     list: Vec<Route>,
@@ -92,8 +96,8 @@ impl Routes {
                 Route {
                     number: self.next,
                     address: address.clone(),
-                    bulk: connect(address),
-                    control: connect(address),
+                    bulk: connect(self.tls.as_ref(), Some(self.slot), address),
+                    control: connect(self.tls.as_ref(), Some(self.slot), address),
                 }
             }));
         }
@@ -103,8 +107,14 @@ impl Routes {
 
 impl Peer {
     /// A member that openraft knows at `given`.
-    pub(super) fn new(member: NodeId, given: MemberAddress, addresses: Addresses) -> Peer {
-        let routes = Routes { given, list: Vec::new(), current: 0, next: 0 };
+    pub(super) fn new(
+        member: NodeId,
+        tls: Option<Tls>,
+        given: MemberAddress,
+        addresses: Addresses,
+    ) -> Peer {
+        let slot = member.slot();
+        let routes = Routes { slot, tls, given, list: Vec::new(), current: 0, next: 0 };
         Peer {
             member,
             addresses,
@@ -154,7 +164,8 @@ mod tests {
     use super::*;
 
     fn routes() -> Routes {
-        Routes { given: MemberAddress::default(), list: Vec::new(), current: 0, next: 0 }
+        let given = MemberAddress::default();
+        Routes { slot: 2, tls: None, given, list: Vec::new(), current: 0, next: 0 }
     }
 
     fn addresses(of: &[&str]) -> Vec<String> {
@@ -216,6 +227,7 @@ mod tests {
     async fn what_is_no_address_is_reported() {
         let peer = Peer::new(
             NodeId::new(2, 22),
+            None,
             MemberAddress { peer: "no address".into(), client: String::new() },
             Addresses::new(
                 NodeId::new(1, 11),

@@ -115,7 +115,7 @@ impl Cluster {
             bail!("three addresses for each machine")
         };
         let mut text = format!(
-            "cluster = \"lossy\"\nslot = {slot}\ndata_dir = {:?}\nmode = {:?}\nlisten.client = \"{client}\"\n\
+            "cluster = \"lossy\"\nslot = {slot}\ninsecure = true\ndata_dir = {:?}\nmode = {:?}\nlisten.client = \"{client}\"\n\
              listen.peer = \"{peer}\"\nlisten.http = \"{http}\"\nstorage.size = {:?}\nstorage.boot_id_file = {:?}\n{}\n",
             mounted.join(DATA),
             self.setup.mode,

@@ -138,6 +138,10 @@ fn write_configs(
         let quoted = |text: &str| toml::Value::from(text).to_string();
         let mut text = String::from("# Written by `cairn dev`.\n");
         writeln!(text, "cluster = \"dev\"\nslot = {slot}")?;
+        if !extra.iter().any(|(key, _)| key.starts_with("tls.") || *key == "insecure") {
+            // It listens on this machine's loopback interface only.
+            writeln!(text, "insecure = true")?;
+        }
         writeln!(
             text,
             "data_dir = {}",

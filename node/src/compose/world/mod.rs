@@ -18,8 +18,8 @@ use simulated as here;
 pub use here::{format, grow, inspect, termination};
 
 pub(super) use here::{
-    ClientThreads, address_of, bind, durability, serve_clients, serve_peers, serve_watchers,
-    watch_delay, watch_device, watch_failure_domains,
+    ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,
+    serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 
 use crate::config::NodeConfig;

@@ -13,6 +13,7 @@ use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_engine::{Engine, Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
+use cairn_tls::Tls;
 use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
-    _replica: (Replica, ElectionBlockedState),
+    _unused: (Replica, ElectionBlockedState, Arc<Handshaker>),
     _reads: Reads,
     stopping: Stop,
 ) {
@@ -110,7 +111,11 @@ over_wire! {
     }
 }
 
-pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
+pub(in crate::compose) async fn serve_peers(
+    listener: Listener,
+    replica: Replica,
+    _handshaker: Arc<Handshaker>,
+) {
     log_end(
         "the other members",
         server().add_service(replica.peer_service()).serve(listener).await,
@@ -121,6 +126,7 @@ pub(in crate::compose) fn serve_watchers(
     _listener: Option<Listener>,
     _state: (&Replica, &ElectionBlockedState),
     _metrics: Arc<Metrics>,
+    _handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
     None
 }
@@ -143,6 +149,19 @@ pub(in crate::compose) fn watch_failure_domains(
 /// Simulated work takes no time: rarely, to run the code.
 pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(crate::delay::measure(metrics.delay(), Duration::from_secs(30))))
+}
+
+/// The simulated network has no sockets below its messages, and so no certificates.
+pub(in crate::compose) struct Handshaker;
+
+impl Handshaker {
+    /// Nothing to start.
+    ///
+    /// # Errors
+    /// None.
+    pub(in crate::compose) fn start(_tls: Option<Tls>) -> std::io::Result<Handshaker> {
+        Ok(Handshaker)
+    }
 }
 
 /// The simulation has no threads.

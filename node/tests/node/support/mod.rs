@@ -1,11 +1,14 @@
 //! Real `cairn` processes for tests: started on loopback ports and in a temporary folder, and
 //! killed at the end of the test.
 
+pub mod certificates;
 pub mod load;
 pub mod raw;
+pub mod stranger;
 
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_ports::HeldPort;
+use certificates::Certificates;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -118,6 +121,8 @@ pub struct Cluster {
     token: Option<String>,
     nodes: Vec<Server>,
     ports: Vec<HeldPort>,
+    /// The cluster has certificates, and this is where.
+    pub certificates: Option<Certificates>,
 }
 
 struct Server {
@@ -131,6 +136,27 @@ impl Cluster {
     /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration.
     /// Starts none.
     pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::format_with(size, storage_bytes, |_, _| format!("insecure = true\n{more}"))
+    }
+
+    /// The same with certificates, which the command line makes.
+    pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let keys = |folder: &Path, slot: usize| {
+            let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
+            format!("{keys}{more}")
+        };
+        let mut cluster = Cluster::format_with(size, storage_bytes, keys);
+        let certificates = Certificates::make(cluster.folder.path(), size);
+        cluster.certificates = Some(certificates);
+        cluster
+    }
+
+    /// `more`: further lines of the configuration of a slot.
+    fn format_with(
+        size: usize,
+        storage_bytes: &str,
+        more: impl Fn(&Path, usize) -> String,
+    ) -> Cluster {
         let folder = tempfile::tempdir().expect("a folder");
         let (ports, addresses) = hold(size * 3);
         let members: Vec<&[String]> = addresses.chunks(3).collect();
@@ -140,8 +166,11 @@ impl Cluster {
             let dir = folder.path().join(format!("data-{slot}"));
             let mut text = format!(
                 "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
-                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{more}\n",
-                own[0], own[1], own[2]
+                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{}\n",
+                own[0],
+                own[1],
+                own[2],
+                more(folder.path(), slot)
             );
             for (number, member) in members.iter().enumerate() {
                 text += &format!(
@@ -162,7 +191,7 @@ impl Cluster {
                 process: None,
             });
         }
-        Cluster { folder, token: None, nodes, ports }
+        Cluster { folder, token: None, nodes, ports, certificates: None }
     }
 
     /// The same, for clients with this token.
@@ -295,6 +324,13 @@ impl Cluster {
 
     pub fn options(&self) -> Options {
         let options = Options::new(self.endpoints());
+        let options = match &self.certificates {
+            None => options,
+            Some(certificates) => {
+                let [ca, certificate, key] = certificates.files("client");
+                options.tls(ca, certificate, key)
+            }
+        };
         self.token.iter().fold(options, |options, token| options.token(token).expect("a token"))
     }
 
@@ -343,6 +379,12 @@ impl Cluster {
         let endpoints = self.endpoints().join(",");
         let mut all = arguments.to_vec();
         all.extend(["--endpoints", &endpoints]);
+        let files = self.certificates.as_ref().map(|certificates| {
+            certificates.files("client").map(|file| file.to_str().expect("text").to_owned())
+        });
+        if let Some([ca, certificate, key]) = &files {
+            all.extend(["--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key]);
+        }
         if !all.contains(&"--timeout") {
             all.extend(["--timeout", COMMAND_TIMEOUT]);
         }

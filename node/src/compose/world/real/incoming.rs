@@ -1,6 +1,7 @@
 //! Accepts connections: how many of a port are open at once, and which ones are closed.
 //!
 //! What holds here:
+//! - With TLS a connection is authenticated before it gets a slot.
 //! - A connection occupies its slot until its socket is closed.
 //! - When all slots of a port are taken, a new connection is closed at once and the client can ask
 //!   another member. On a yielding port it replaces the oldest connection instead. So no port takes
@@ -8,9 +9,12 @@
 //! - A connection that sends nothing in time is closed, and so is one whose other end is gone.
 //! - A connection that the node closes ends at once, with everything that is not sent yet.
 
+use super::handshakes::{Handshakes, LOG_INTERVAL, Refusals, Served};
 use crate::admission::memory::{ConnectionFlow, Reader, Reads};
+use cairn_tls::{Cause, Refusal, Remote, Stream as Socket};
 use futures::StreamExt;
 use futures::stream::Stream;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
@@ -42,9 +46,6 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// The pause after an accept error that concerns more than one connection, such as a lack of
 /// descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The time between two log lines about the same port.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Descriptors that one port may use.
 pub(super) struct ConnectionSlots {
     /// In hundredths of the descriptors that the process may open.
@@ -63,9 +64,10 @@ impl ConnectionSlots {
 /// A listening socket that bounds its connections.
 pub(super) struct Incoming {
     sockets: TcpIncoming,
-    purpose: &'static str,
-    /// The configuration key of the address.
-    key: &'static str,
+    served: Served,
+    /// With TLS.
+    handshakes: Option<Handshakes>,
+    refusals: Arc<Mutex<Refusals>>,
     slots: Arc<Semaphore>,
     most: usize,
     /// Bytes that a client must send first.
@@ -83,7 +85,7 @@ impl Incoming {
     /// `handshake_timeout`.
     pub(super) fn new(
         listener: TcpListener,
-        (purpose, key): (&'static str, &'static str),
+        served: Served,
         most: usize,
         handshake_bytes: usize,
         handshake_timeout: Duration,
@@ -96,8 +98,9 @@ impl Incoming {
         let slots = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         Incoming {
             sockets,
-            purpose,
-            key,
+            served,
+            handshakes: None,
+            refusals: Arc::default(),
             slots,
             most,
             handshake_bytes,
@@ -106,6 +109,11 @@ impl Incoming {
             open: None,
             last_logged: None,
         }
+    }
+
+    /// The same, but each connection is authenticated first, if there are handshakes.
+    pub(super) fn secured(self, handshakes: Option<Handshakes>) -> Incoming {
+        Incoming { handshakes, ..self }
     }
 
     /// The same, but the reads of its connections are charged to this budget.
@@ -121,24 +129,58 @@ impl Incoming {
     /// The next connection that has a slot. May be cancelled.
     pub(super) async fn next(&mut self) -> Connection {
         loop {
-            match self.sockets.next().await {
-                Some(Ok(socket)) => match self.slot().await {
-                    Some(slot) => return self.connection(socket, slot),
-                    None => self.warn(|most| {
-                        format!(
-                            "all {most} connections are in use: further ones are closed at once"
-                        )
-                    }),
+            let accepted = match &mut self.handshakes {
+                None => self.sockets.next().await,
+                Some(handshakes) => tokio::select! {
+                    biased;
+                    done = handshakes.next() => {
+                        if let Some(connection) = self.authenticated(done).await {
+                            return connection;
+                        }
+                        continue;
+                    }
+                    accepted = self.sockets.next() => accepted,
                 },
-                Some(Err(error)) if of_one_connection(&error) => {}
-                Some(Err(error)) => {
+            };
+            match (accepted, &mut self.handshakes) {
+                (Some(Ok(socket)), Some(handshakes)) => {
+                    if let Ok(Some(refusal)) = handshakes.begin(socket) {
+                        self.refusals.lock().note(self.served, &refusal, None);
+                    }
+                }
+                (Some(Ok(socket)), None) => {
+                    let address = socket.peer_addr().ok();
+                    let plain = (Socket::Plain(socket), Remote { certificate: None, address });
+                    if let Some(connection) = self.authenticated(Ok(plain)).await {
+                        return connection;
+                    }
+                }
+                (Some(Err(error)), _) if of_one_connection(&error) => {}
+                (Some(Err(error)), _) => {
                     self.warn(|_| format!("no connection can be accepted: {error}"));
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
                 // A listening socket never ends.
-                None => std::future::pending().await,
+                (None, _) => std::future::pending().await,
             }
         }
+    }
+
+    /// A connection, if it is not refused and there is a slot for it.
+    async fn authenticated(
+        &mut self,
+        done: Result<(Socket, Remote), (Refusal, Option<SocketAddr>)>,
+    ) -> Option<Connection> {
+        match done {
+            Ok((socket, remote)) => match self.slot().await {
+                Some(slot) => return Some(self.connection(socket, remote, slot)),
+                None => self.warn(|most| {
+                    format!("all {most} connections are in use: further ones are closed at once")
+                }),
+            },
+            Err((refusal, address)) => self.refusals.lock().note(self.served, &refusal, address),
+        }
+        None
     }
 
     /// A free slot, or that of a connection that has to yield; `None` if there is neither.
@@ -154,7 +196,12 @@ impl Incoming {
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 
-    fn connection(&mut self, socket: TcpStream, slot: OwnedSemaphorePermit) -> Connection {
+    fn connection(
+        &mut self,
+        socket: Socket,
+        remote: Remote,
+        slot: OwnedSemaphorePermit,
+    ) -> Connection {
         let flow = Arc::<ConnectionFlow>::default();
         if let Some(open) = &mut self.open {
             open.retain(|flow| flow.strong_count() > 0);
@@ -163,7 +210,12 @@ impl Incoming {
         let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&flow)));
         let end = Box::pin(tokio::time::sleep(self.handshake_timeout));
         let handshake = Some(Handshake { bytes: self.handshake_bytes, end });
-        Connection { socket, handshake, flow, reader, _slot: slot }
+        let plain = match socket {
+            Socket::Plain(_) => Some((self.served, Arc::clone(&self.refusals))),
+            Socket::Tls(_) => None,
+        };
+        let origin = Origin { reader, remote };
+        Connection { socket, plain, handshake, flow, origin, _slot: slot }
     }
 
     /// For a server that takes a stream of connections.
@@ -178,7 +230,7 @@ impl Incoming {
         let now = Instant::now();
         if self.last_logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
             self.last_logged = Some(now);
-            let (purpose, key, what) = (self.purpose, self.key, what(self.most));
+            let ((purpose, key), what) = (self.served, what(self.most));
             warn!(
                 purpose,
                 key,
@@ -194,8 +246,8 @@ impl axum::serve::Listener for Incoming {
 
     async fn accept(&mut self) -> (Connection, Option<SocketAddr>) {
         let connection = self.next().await;
-        let peer = connection.socket.peer_addr().ok();
-        (connection, peer)
+        let address = connection.origin.remote.address;
+        (connection, address)
     }
 
     fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
@@ -208,12 +260,26 @@ fn of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
+/// The first byte of every TLS handshake.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Who sends the requests of a connection.
+#[derive(Clone)]
+pub(super) struct Origin {
+    /// The account that reads are charged to.
+    pub(super) reader: Option<Reader>,
+    pub(super) remote: Remote,
+}
+
 /// An accepted socket with its slot.
 pub(super) struct Connection {
-    socket: TcpStream,
+    socket: Socket,
+    /// Until the first bytes of a connection without TLS: where to note that the other side speaks
+    /// TLS.
+    plain: Option<(Served, Arc<Mutex<Refusals>>)>,
     handshake: Option<Handshake>,
     flow: Arc<ConnectionFlow>,
-    reader: Option<Reader>,
+    origin: Origin,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -224,6 +290,11 @@ struct Handshake {
 }
 
 impl Connection {
+    /// Who is at its other end.
+    pub(super) fn remote(&self) -> &Remote {
+        &self.origin.remote
+    }
+
     /// Fails once the node closed the connection. Then what the kernel still holds for the client
     /// is dropped.
     fn open(&self, context: &Context<'_>) -> io::Result<()> {
@@ -231,11 +302,25 @@ impl Connection {
             return Ok(());
         }
         // Without this the kernel keeps the bytes that the client did not take.
-        let _ = self.socket.set_zero_linger();
+        let _ = self.socket.socket().map(TcpStream::set_zero_linger);
         Err(io::Error::new(
             io::ErrorKind::ConnectionAborted,
             "the connection was closed by this server",
         ))
+    }
+
+    /// Refuses a client that speaks TLS to a port without TLS.
+    fn check_plain(&mut self, first: Option<&u8>) -> io::Result<()> {
+        let (Some(first), Some((served, refusals))) = (first, &self.plain) else { return Ok(()) };
+        if *first == TLS_HANDSHAKE {
+            let reason =
+                "the other side speaks TLS, and this server is `insecure`: it has no certificate";
+            let refusal = Refusal { cause: Cause::PlainText, reason: reason.into() };
+            refusals.lock().note(*served, &refusal, self.origin.remote.address);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, refusal));
+        }
+        self.plain = None;
+        Ok(())
     }
 
     /// Counts bytes received during the handshake.
@@ -281,6 +366,9 @@ impl AsyncRead for Connection {
         this.open(context)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.socket).poll_read(context, buffer);
+        if this.plain.is_some() {
+            this.check_plain(buffer.filled().get(before))?;
+        }
         this.received(buffer.filled().len() - before);
         this.in_time(context, read)
     }
@@ -325,10 +413,10 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<Reader>;
+    type ConnectInfo = Origin;
 
-    fn connect_info(&self) -> Option<Reader> {
-        self.reader.clone()
+    fn connect_info(&self) -> Origin {
+        self.origin.clone()
     }
 }
 
@@ -373,7 +461,7 @@ mod tests {
             let mut connection = incoming.next().await;
             if !sent.is_empty() {
                 // Wait until the byte has arrived, so that the time is up after it.
-                connection.socket.readable().await.expect("a byte");
+                connection.socket.socket().expect("open").readable().await.expect("a byte");
             }
             let mut received = Vec::new();
             let error =

@@ -2,6 +2,7 @@
 
 mod contract;
 mod domains;
+mod handshakes;
 mod incoming;
 mod probes;
 mod sending;
@@ -21,8 +22,10 @@ use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Growth, Identity, Inspection};
 use cairn_raft::Replica;
+use cairn_tls::Port;
 use futures::FutureExt;
-use incoming::{ConnectionSlots, FULL_REQUEST, HANDSHAKE_TIMEOUT, Incoming, PREFACE_BYTES};
+pub(in crate::compose) use handshakes::Handshaker;
+use incoming::{ConnectionSlots, FULL_REQUEST, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
 use rand::RngExt;
 use sending::Sending;
 use std::net::SocketAddr;
@@ -33,6 +36,8 @@ pub(in crate::compose) use threads::ClientThreads;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
+use tonic::service::InterceptorLayer;
+use tonic::{Request, Status};
 use tracing::{info, warn};
 
 /// Calls under way on one connection. The bound exists because a request takes memory before it can
@@ -83,28 +88,36 @@ fn incoming(
     listener: Listener,
     served: (&'static str, &'static str),
     slots: &ConnectionSlots,
+    (handshaker, port): (&Handshaker, Port),
 ) -> Incoming {
-    Incoming::new(
-        listener,
-        served,
-        slots.of(platform::descriptors()),
-        PREFACE_BYTES,
-        HANDSHAKE_TIMEOUT,
-    )
+    let (handshakes, most) = handshaker.of(port, slots.of(platform::descriptors()));
+    Incoming::new(listener, served, most, PREFACE_BYTES, HANDSHAKE_TIMEOUT).secured(handshakes)
+}
+
+/// Puts into each request who sends it.
+fn introduce(mut request: Request<()>) -> Result<Request<()>, Status> {
+    if let Some(Origin { reader, remote }) = request.extensions().get::<Origin>().cloned() {
+        request.extensions_mut().insert(remote);
+        if let Some(reader) = reader {
+            request.extensions_mut().insert(reader);
+        }
+    }
+    Ok(request)
 }
 
 pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
-    (replica, state): (Replica, ElectionBlockedState),
+    (replica, state, handshaker): (Replica, ElectionBlockedState, Arc<Handshaker>),
     reads: Reads,
     stopping: Stop,
 ) {
     let slow = tokio::spawn(reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica, state));
-    let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let mut server = server.layer(InterceptorLayer::new(introduce));
     let operator = OperatorServer::new(service.clone());
     let kv = KvServer::new(service)
         .max_decoding_message_size(request_bytes_max(&config))
@@ -116,16 +129,24 @@ pub(in crate::compose) async fn serve_clients(
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
     let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
-    let incoming = incoming(listener, ("clients", "listen.client"), &slots).charged(reads).stream();
+    let served = ("clients", "listen.client");
+    let incoming = incoming(listener, served, &slots, (&handshaker, Port::Clients));
+    let incoming = incoming.charged(reads).stream();
     let end = router.serve_with_incoming_shutdown(incoming, stopping.map(|_| ())).await;
     watcher.abort();
     slow.abort();
     log_end("clients", end);
 }
 
-pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
-    let router = server().add_service(replica.peer_service());
-    let incoming = incoming(listener, ("the other members", "listen.peer"), &PEERS).stream();
+pub(in crate::compose) async fn serve_peers(
+    listener: Listener,
+    replica: Replica,
+    handshaker: Arc<Handshaker>,
+) {
+    let mut server = server().layer(InterceptorLayer::new(introduce));
+    let router = server.add_service(replica.peer_service());
+    let served = ("the other members", "listen.peer");
+    let incoming = incoming(listener, served, &PEERS, (&handshaker, Port::Peers)).stream();
     log_end("the other members", router.serve_with_incoming(incoming).await);
 }
 
@@ -133,15 +154,18 @@ pub(in crate::compose) fn serve_watchers(
     listener: Option<Listener>,
     (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
     metrics: Arc<Metrics>,
+    handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
-    let router = probes::router(replica.clone(), election_blocked_state.clone(), metrics);
+    let (handshakes, slots) = handshaker.of(Port::Http, WATCHERS.of(platform::descriptors()));
+    let secured = handshakes.is_some();
+    let router = probes::router(replica.clone(), election_blocked_state.clone(), metrics, secured);
     listener.map(|listener| {
-        let slots = WATCHERS.of(platform::descriptors());
-        let incoming =
-            Incoming::new(listener, ("HTTP", "listen.http"), slots, FULL_REQUEST, HTTP_REQUEST)
-                .yielding();
+        let served = ("HTTP", "listen.http");
+        let incoming = Incoming::new(listener, served, slots, FULL_REQUEST, HTTP_REQUEST);
+        let incoming = incoming.secured(handshakes).yielding();
         tokio::spawn(async move {
-            if let Err(error) = axum::serve(incoming, router).await {
+            let service = router.into_make_service_with_connect_info::<probes::Watcher>();
+            if let Err(error) = axum::serve(incoming, service).await {
                 tracing::error!(%error, "the HTTP server ended");
             }
         })

@@ -1,20 +1,27 @@
 //! What monitoring is served: `/live`, `/ready` and `/metrics` over HTTP; gRPC health and
 //! reflection beside the public service. An HTTP connection carries one request, so that none keeps
 //! its slot for longer.
+//!
+//! What holds here: with TLS, `/metrics` is served to a certificate of the cluster only; `/live` and
+//! `/ready` to anyone.
 
+use super::incoming::Incoming;
 use crate::metrics::Metrics;
 use crate::outage::ElectionBlockedState;
 use crate::readiness::readiness;
 use crate::service::KvService;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_raft::Replica;
+use cairn_tls::Remote;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic_health::ServingStatus;
@@ -31,6 +38,17 @@ struct Probes {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     metrics: Arc<Metrics>,
+    secured: bool,
+}
+
+/// The other end of a connection.
+#[derive(Clone)]
+pub(super) struct Watcher(Remote);
+
+impl Connected<IncomingStream<'_, Incoming>> for Watcher {
+    fn connect_info(stream: IncomingStream<'_, Incoming>) -> Watcher {
+        Watcher(stream.io().remote().clone())
+    }
 }
 
 /// The routes.
@@ -38,13 +56,14 @@ pub(super) fn router(
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     metrics: Arc<Metrics>,
+    secured: bool,
 ) -> Router {
     Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(render))
         .layer(map_response(close_after))
-        .with_state(Probes { replica, election_blocked_state, metrics })
+        .with_state(Probes { replica, election_blocked_state, metrics, secured })
 }
 
 /// Sets the health service to whether the node can serve. Never ends.
@@ -95,7 +114,15 @@ async fn close_after(mut response: Response) -> Response {
     response
 }
 
-async fn render(State(probes): State<Probes>) -> Response {
+async fn render(
+    State(probes): State<Probes>,
+    ConnectInfo(Watcher(remote)): ConnectInfo<Watcher>,
+) -> Response {
+    if probes.secured && remote.certificate.is_none() {
+        let why =
+            "/metrics needs a certificate of this cluster: `cairn certs issue DIR --client NAME`\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
     match probes.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),

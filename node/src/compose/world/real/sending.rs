@@ -40,7 +40,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let reader = request.extensions().get::<Option<Reader>>().cloned().flatten();
+        let reader = request.extensions().get::<Reader>().cloned();
         let answer = self.0.call(request);
         Box::pin(async move {
             let response = answer.await?;

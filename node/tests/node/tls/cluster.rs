@@ -1,0 +1,154 @@
+//! A cluster with certificates forms and serves; what is not configured right does not start.
+
+use crate::support::stranger::Stranger;
+use crate::support::{Cluster, command, finish, run, value_of};
+use std::process::Stdio;
+
+#[tokio::test]
+async fn a_cluster_with_certificates_forms_and_serves() {
+    let mut cluster = Cluster::secured(3, "64MiB", "");
+    cluster.start_all().await;
+    assert_eq!(cluster.cairn(&["put", "key", "value"]).code, 0);
+    assert_eq!(cluster.cairn(&["get", "key"]).stdout, "value");
+    let status: serde_json::Value =
+        serde_json::from_str(&cluster.cairn(&["status", "-o", "json"]).stdout).expect("JSON");
+    assert!(
+        status.as_array().expect("nodes").iter().all(|node| node["insecure"] == false),
+        "{status}"
+    );
+    assert!(!cluster.logs().contains("a connection was refused"), "{}", cluster.logs());
+
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let reader = certificates.ca().issue("client/reader");
+    let http = value_of(cluster.config(0), "listen.http");
+    let (anyone, known) = (Stranger::new(None), Stranger::new(Some(&reader)));
+    for path in ["/live", "/ready"] {
+        let answer = anyone.get(&http, path).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let refused = anyone.get(&http, "/metrics").await.expect("an answer");
+    assert!(
+        refused.starts_with("HTTP/1.1 403") && refused.contains("needs a certificate"),
+        "{refused}"
+    );
+    let metrics = known.get(&http, "/metrics").await.expect("an answer");
+    assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("cairn_"), "{metrics}");
+}
+
+#[tokio::test]
+async fn an_insecure_node_says_so() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    assert!(cluster.logs().contains("`insecure = true`: connections have no certificates"));
+    let status = cluster.cairn(&["status"]);
+    assert!(
+        status.stdout.contains("insecure: connections have no certificates"),
+        "{}",
+        status.stdout
+    );
+    let status = cluster.cairn(&["status", "-o", "json"]).stdout;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status[0]["insecure"], true);
+}
+
+#[test]
+fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
+    let cluster = Cluster::secured(1, "64MiB", "");
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let (ca, config) = (certificates.ca(), cluster.config(0));
+    let refused = |more: &[&str], words: &[&str]| {
+        for command in [&["config", "check"][..], &["serve"]] {
+            let arguments = [command, &["--config", config], more].concat();
+            let ran = run(cluster.folder.path(), &arguments);
+            assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);
+            assert!(
+                words.iter().all(|word| ran.stderr.contains(word)),
+                "{words:?}: {}",
+                ran.stderr
+            );
+        }
+    };
+    let none = ["--set", "tls.ca=none", "--set", "tls.certificate=none", "--set", "tls.key=none"];
+    refused(&none, &["cairn certs init", "insecure = true"]);
+    refused(&["--set", "insecure=true"], &["exclude each other"]);
+    refused(&["--set", "tls.key=none"], &["are given together"]);
+    refused(&["--set", "tls.ca=/nowhere"], &["/nowhere", "No such file"]);
+    let printed =
+        run(cluster.folder.path(), &[&["config", "print", "--config", config][..], &none].concat());
+    assert_eq!(printed.code, 0);
+    assert!(
+        printed.stdout.contains("Connections here: none: neither certificates"),
+        "{}",
+        printed.stdout
+    );
+    let printed = run(cluster.folder.path(), &["config", "print", "--config", config]);
+    assert!(
+        printed.stdout.contains("Connections here: TLS as cairn://tested/member/1"),
+        "{}",
+        printed.stdout
+    );
+
+    certificates.install("member-1", &ca.pem, &ca.issue("member/2"));
+    refused(
+        &[],
+        &["the certificate is cairn://tested/member/2, and this member is cairn://tested/member/1"],
+    );
+    certificates.install("member-1", &ca.pem, &ca.issue("client/reader"));
+    refused(&[], &["the certificate is cairn://tested/client/reader"]);
+}
+
+/// Runs `cairn get key` against a cluster, with these flags.
+fn get(cluster: &Cluster, flags: &[&str]) -> (i32, String) {
+    let endpoints = cluster.endpoints().join(",");
+    let arguments =
+        [&["get", "key", "--timeout", "2s", "--endpoints", &endpoints][..], flags].concat();
+    let mut command = command(cluster.folder.path(), &arguments);
+    let ran = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("cairn"));
+    (ran.code, ran.stderr)
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_fit_the_server_is_told_why() {
+    let mut secured = Cluster::secured(1, "64MiB", "");
+    secured.start_all().await;
+    let insecure = Cluster::start(1, "64MiB", "").await;
+    let certificates = secured.certificates.as_ref().expect("secured");
+    let files = certificates.files("client").map(|file| file.to_str().expect("text").to_owned());
+    let flags = ["--tls-ca", &files[0], "--tls-certificate", &files[1], "--tls-key", &files[2]];
+
+    let (code, said) = get(&secured, &[]);
+    assert!(
+        code == 6 && said.contains("the server speaks TLS, and this client has no certificate"),
+        "{code} {said}"
+    );
+    let (code, said) = get(&insecure, &flags);
+    assert!(
+        code == 6 && said.contains("the other side speaks plain text, not TLS"),
+        "{code} {said}"
+    );
+    assert!(
+        insecure.logs().contains("the other side speaks TLS, and this server is `insecure`"),
+        "{}",
+        insecure.logs()
+    );
+    assert!(
+        secured.logs().contains("the other side speaks plain text, and this port speaks TLS"),
+        "{}",
+        secured.logs()
+    );
+
+    let (code, said) = get(&secured, &flags[..4]);
+    assert!(code == 2 && said.contains("--tls-key"), "{code} {said}");
+    let wrong = [&flags[..4], &["--tls-key", &files[0]]].concat();
+    let (code, said) = get(&secured, &wrong);
+    assert!(code == 2 && said.contains("not a private key in PEM"), "{code} {said}");
+    let http = format!("http://{}", secured.endpoints()[0]);
+    let plain = [&flags[..], &["--endpoints", &http]].concat();
+    let (code, said) = get(&secured, &plain);
+    assert!(
+        code == 2 && said.contains("it is without TLS, and the client has certificates"),
+        "{code} {said}"
+    );
+    let https = format!("https://{}", secured.endpoints()[0]);
+    let arguments = [&["put", "key", "value", "--endpoints", &https][..], &flags].concat();
+    assert_eq!(run(secured.folder.path(), &arguments).code, 0);
+}

@@ -1,0 +1,137 @@
+//! Who is refused, and what both sides are told.
+
+use crate::support::certificates::Ca;
+use crate::support::stranger::Stranger;
+use crate::support::{Cluster, value_of};
+use cairn_client::proto::HelloRequest;
+use cairn_client::proto::kv_client::KvClient;
+use cairn_raft::peer_proto;
+use cairn_raft::peer_proto::peer_client::PeerClient;
+use cairn_tls::issue::Validity;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, SystemTime};
+use tonic::transport::{Channel, Endpoint};
+
+/// What a caller is told, with all its causes.
+fn told(status: &tonic::Status) -> String {
+    let mut text = format!("{status:?}");
+    let mut cause = std::error::Error::source(status);
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next:?}"));
+        cause = next.source();
+    }
+    text
+}
+
+/// A first call, which changes nothing.
+pub async fn greet_as_client(channel: Channel) -> Result<(), String> {
+    let greeted = KvClient::new(channel).hello(HelloRequest { protocol: 1 }).await;
+    greeted.map(drop).map_err(|status| told(&status))
+}
+
+async fn greet_as_member(channel: Channel) -> Result<(), String> {
+    let hello = peer_proto::HelloRequest { envelope: None, receiver_slot: 1 };
+    let greeted = PeerClient::new(channel).hello(hello).await;
+    greeted.map(drop).map_err(|status| told(&status))
+}
+
+#[tokio::test]
+async fn everyone_else_is_refused_with_a_reason_on_both_sides() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let (ca, other, red) = (certificates.ca(), Ca::of("unknown"), Ca::of("red"));
+    // The CA of another cluster is known here, so that only the name tells.
+    certificates.install("member-1", &format!("{}{}", ca.pem, red.pem), &ca.issue("member/1"));
+    cluster.start_all().await;
+    let day = Duration::from_secs(24 * 3600);
+    let past = Validity { from: SystemTime::now() - 2 * day, until: SystemTime::now() - day };
+    let client = value_of(cluster.config(0), "listen.client");
+    let peer = value_of(cluster.config(0), "listen.peer");
+
+    let strangers = [
+        (None, "CertificateRequired", "the other side shows no certificate"),
+        (Some(other.issue("member/2")), "UnknownCA", "signed by no CA in `tls.ca`"),
+        (
+            Some(red.issue("member/2")),
+            "CertificateUnknown",
+            "is cairn://red/member/2, and this is the cluster tested",
+        ),
+        (Some(ca.issue_for("member/2", past)), "CertificateExpired", "certificate has expired"),
+    ];
+    for (own, there, here) in &strangers {
+        let stranger = Stranger::new(own.as_ref());
+        for (port, told) in [
+            ("listen.client", greet_as_client(stranger.channel(&client)).await),
+            ("listen.peer", greet_as_member(stranger.channel(&peer)).await),
+        ] {
+            let told = told.expect_err("it is refused");
+            assert!(told.contains(there), "{port} {there}: {told}");
+            let logged = async || {
+                let logs = cluster.logs();
+                let mut lines = logs.lines();
+                lines
+                    .any(|line| line.contains(port) && line.contains(here) && line.contains("WARN"))
+                    .then_some(())
+            };
+            cluster.until(&format!("{port}: {here}"), logged).await;
+        }
+    }
+    // In their place, those who may.
+    let tester = Stranger::new(Some(&ca.issue("client/tester")));
+    assert_eq!(greet_as_client(tester.channel(&client)).await, Ok(()));
+    let member = Stranger::new(Some(&ca.issue("member/2")));
+    assert_eq!(greet_as_client(member.channel(&client)).await, Ok(()));
+    let told = greet_as_member(member.channel(&peer)).await.expect_err("no envelope");
+    assert!(told.contains("names no sender"), "{told}");
+}
+
+#[tokio::test]
+async fn a_clients_certificate_is_refused_on_the_peer_port() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let ca = cluster.certificates.as_ref().expect("secured").ca();
+    let peer = value_of(cluster.config(0), "listen.peer");
+    let reader = Stranger::new(Some(&ca.issue("client/reader")));
+    let told = greet_as_member(reader.channel(&peer)).await.expect_err("it is refused");
+    assert!(told.contains("CertificateUnknown"), "{told}");
+    let line = "the other side's certificate is cairn://tested/client/reader, and only members may connect here";
+    cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
+}
+
+#[tokio::test]
+async fn plain_text_and_half_a_handshake_are_refused_and_take_no_slot() {
+    let mut cluster = Cluster::secured(1, "64MiB", "limits.max_connections = 16");
+    cluster.start_all().await;
+    let client = value_of(cluster.config(0), "listen.client");
+    let plain =
+        Endpoint::from_shared(format!("http://{client}")).expect("an address").connect_lazy();
+    let told = greet_as_client(plain).await.expect_err("it is refused");
+    assert!(told.contains("INADEQUATE_SECURITY"), "{told}");
+    let line = "the other side speaks plain text, and this port speaks TLS";
+    cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
+
+    // More than the port has connections.
+    let silent: Vec<TcpStream> = (0..64)
+        .map(|number| {
+            let mut socket = TcpStream::connect(&client).expect("it listens");
+            if number % 2 == 0 {
+                // The first bytes of a handshake.
+                socket.write_all(&[22, 3, 1, 2, 0, 1]).expect("sent");
+            }
+            socket
+        })
+        .collect();
+    assert_eq!(cluster.cairn(&["put", "key", "value"]).code, 0, "{}", cluster.logs());
+    for mut socket in silent {
+        // Either it was replaced, or its time ends.
+        let mut rest = Vec::new();
+        assert!(socket.read_to_end(&mut rest).is_err() || rest.len() < 32);
+    }
+    let mut last = TcpStream::connect(&client).expect("it listens");
+    // Nobody replaces this one. Either way it ends.
+    let _ = last.read_to_end(&mut Vec::new());
+    for line in ["too many TLS handshakes at once", "was not completed in 5 s"] {
+        cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
+    }
+}

@@ -1,0 +1,423 @@
+//! The CA, the certificate and the key of this process, and how they are replaced while it runs.
+//!
+//! What holds here: what is in use has passed every check: the key fits the certificate, the
+//! certificate is signed by a CA of the CA file, is valid now, and has a name. What replaces it has
+//! passed them too, and has the same name. Files that do not pass change nothing.
+
+use crate::name::CertificateName;
+use crate::refusal::Refusal;
+use crate::verify::{Admits, AnsweringVerifier, ConnectingVerifier, name_in};
+use parking_lot::{Mutex, RwLock};
+use real_tokio as tokio;
+use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig};
+use std::fmt;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the files are looked at again.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// The most bytes of one file.
+const FILE_BYTES: u64 = 1 << 20;
+/// A certificate that ends within this time is named in the log.
+const ENDS_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+/// Between two log lines about that.
+const ENDS_SOON_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+const H2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// Where the certificates of a process are, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The CAs of the cluster, one or more.
+    pub ca: PathBuf,
+    /// The certificate, and what lies between it and the CA.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// A file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {reason}", file.display())]
+pub struct Unusable {
+    /// The file.
+    pub file: PathBuf,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// The certificates of a process. Clones share them.
+#[derive(Clone)]
+pub struct Tls(Arc<Shared>);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.0.name).finish()
+    }
+}
+
+struct Shared {
+    files: Files,
+    name: CertificateName,
+    current: RwLock<Arc<Pair>>,
+    watched: Mutex<Watched>,
+}
+
+/// What the last look at the files saw.
+struct Watched {
+    at: Instant,
+    /// A hash of the contents that are in use.
+    used: u64,
+    /// The contents that could not be used, and whether that was logged. While files are being
+    /// replaced they may not fit each other, so only what is seen twice is logged.
+    failed: Option<(u64, bool)>,
+    ends_soon_logged: Option<Instant>,
+}
+
+/// What was read at one time: all of it belongs together.
+pub(crate) struct Pair {
+    roots: Arc<RootCertStore>,
+    certified: Arc<SingleCertAndKey>,
+    provider: Arc<CryptoProvider>,
+    chain: Vec<CertificateDer<'static>>,
+    pub(crate) peers: Arc<ServerConfig>,
+    pub(crate) clients: Arc<ServerConfig>,
+    pub(crate) http: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub fn load(files: Files) -> Result<Tls, Unusable> {
+        let contents = Contents::read(&files)?;
+        let (name, pair) = contents.pair(&files)?;
+        let watched = Watched {
+            at: Instant::now(),
+            used: contents.hash(),
+            failed: None,
+            ends_soon_logged: None,
+        };
+        let current = RwLock::new(Arc::new(pair));
+        Ok(Tls(Arc::new(Shared { files, name, current, watched: Mutex::new(watched) })))
+    }
+
+    /// The name of this process.
+    pub fn name(&self) -> &CertificateName {
+        &self.0.name
+    }
+
+    /// The files.
+    pub fn files(&self) -> &Files {
+        &self.0.files
+    }
+
+    pub(crate) fn pair(&self) -> Arc<Pair> {
+        Arc::clone(&self.0.current.read())
+    }
+
+    /// Looks at the files in [`RELOAD_INTERVAL`]. Never ends.
+    pub async fn watch(self) {
+        loop {
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+            self.reload_if_due().await;
+        }
+    }
+
+    /// Looks at the files, if nobody has done so for [`RELOAD_INTERVAL`], on a thread for blocking
+    /// calls. May be cancelled.
+    pub async fn reload_if_due(&self) {
+        {
+            let mut watched = self.0.watched.lock();
+            if watched.at.elapsed() < RELOAD_INTERVAL {
+                return;
+            }
+            watched.at = Instant::now();
+        }
+        let tls = self.clone();
+        let looked = tokio::task::spawn_blocking(move || tls.reload());
+        if let Err(error) = looked.await {
+            tracing::warn!(%error, "cannot look at the certificates");
+        }
+    }
+
+    /// Looks at the files, and uses what they hold if it is new and passes. Blocks.
+    pub fn reload(&self) {
+        self.0.reload();
+    }
+}
+
+impl Shared {
+    fn reload(&self) {
+        let contents = Contents::read(&self.files);
+        let mut watched = self.watched.lock();
+        let seen = contents.as_ref().map_or(0, Contents::hash);
+        if seen == watched.used {
+            watched.failed = None;
+            return self.note_end(&mut watched);
+        }
+        let read = contents.and_then(|contents| contents.pair(&self.files));
+        let read = read.and_then(|(name, pair)| match name == self.name {
+            true => Ok(pair),
+            false => {
+                let reason =
+                    format!("the certificate is {name}, and this process is {}", self.name);
+                Err(Unusable { file: self.files.certificate.clone(), reason })
+            }
+        });
+        match read {
+            Ok(pair) => {
+                *self.current.write() = Arc::new(pair);
+                watched.used = seen;
+                watched.failed = None;
+                watched.ends_soon_logged = None;
+                tracing::info!(name = %self.name, "the certificates were read again, and are used for new connections");
+                self.note_end(&mut watched);
+            }
+            Err(error) => match watched.failed {
+                Some((failed, false)) if failed == seen => {
+                    watched.failed = Some((seen, true));
+                    tracing::warn!(name = %self.name, %error, "the changed certificates cannot be used; those before remain in use");
+                }
+                Some((failed, true)) if failed == seen => {}
+                _ => watched.failed = Some((seen, false)),
+            },
+        }
+    }
+
+    /// Logs that the certificate ends soon, or has ended.
+    fn note_end(&self, watched: &mut Watched) {
+        let due = watched.ends_soon_logged.is_none_or(|at| at.elapsed() >= ENDS_SOON_INTERVAL);
+        let then = UnixTime::since_unix_epoch(unix_now() + ENDS_SOON);
+        if due && is_expired(&self.current.read().check(&self.name, then)) {
+            watched.ends_soon_logged = Some(Instant::now());
+            let file = self.files.certificate.display();
+            tracing::warn!(name = %self.name, %file, "the certificate has expired or expires within 14 days; \
+                           replace the file, no restart is needed");
+        }
+    }
+}
+
+fn unix_now() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn is_expired(checked: &Result<(), rustls::Error>) -> bool {
+    use CertificateError::{Expired, ExpiredContext};
+    matches!(checked, Err(rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. })))
+}
+
+/// The bytes of the three files.
+struct Contents {
+    ca: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+fn unusable(file: &Path, reason: impl Into<String>) -> Unusable {
+    Unusable { file: file.into(), reason: reason.into() }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Unusable> {
+    let failed = |error: std::io::Error| unusable(file, error.to_string());
+    let mut bytes = Vec::new();
+    let opened = File::open(file).map_err(failed)?;
+    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    match bytes.len() as u64 > FILE_BYTES {
+        true => Err(unusable(file, "larger than 1 MiB")),
+        false => Ok(bytes),
+    }
+}
+
+fn certificates(file: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+    let read =
+        read.map_err(|error| unusable(file, format!("not a certificate in PEM: {error}")))?;
+    match read.is_empty() {
+        true => Err(unusable(file, "no certificate in PEM is in it")),
+        false => Ok(read),
+    }
+}
+
+impl Contents {
+    fn read(files: &Files) -> Result<Contents, Unusable> {
+        Ok(Contents {
+            ca: read(&files.ca)?,
+            certificate: read(&files.certificate)?,
+            key: read(&files.key)?,
+        })
+    }
+
+    /// Changes with the contents.
+    fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for bytes in [&self.ca, &self.certificate, &self.key] {
+            hasher.write_usize(bytes.len());
+            hasher.write(bytes);
+        }
+        hasher.finish()
+    }
+
+    fn pair(&self, files: &Files) -> Result<(CertificateName, Pair), Unusable> {
+        let in_certificate = |reason: String| unusable(&files.certificate, reason);
+        let provider = Arc::new(ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca, &self.ca)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| unusable(&files.ca, format!("not a CA: {error}")))?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates(&files.certificate, &self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|error| unusable(&files.key, format!("not a private key in PEM: {error}")))?;
+        let certified = CertifiedKey::from_der(chain.clone(), key, &provider);
+        let certified = certified.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                let certificate = files.certificate.display();
+                unusable(
+                    &files.key,
+                    format!("it is not the key of the certificate in {certificate}"),
+                )
+            }
+            error => unusable(&files.key, error.to_string()),
+        })?;
+        let end_entity =
+            certified.end_entity_cert().map_err(|error| in_certificate(error.to_string()))?;
+        let name =
+            name_in(end_entity).map_err(|error| in_certificate(own_reason(&error, files)))?;
+        let certified = Arc::new(SingleCertAndKey::from(certified));
+        let server = |admits, required, protocol: &[u8]| {
+            server_config(&provider, &roots, &certified, &name, (admits, required), protocol)
+                .map_err(|error| unusable(&files.ca, error))
+        };
+        let pair = Pair {
+            peers: server(Admits::Members, true, H2)?,
+            clients: server(Admits::MembersAndClients, true, H2)?,
+            http: server(Admits::MembersAndClients, false, HTTP1)?,
+            roots,
+            certified,
+            provider,
+            chain,
+        };
+        let checked = pair.check(&name, UnixTime::since_unix_epoch(unix_now()));
+        checked.map_err(|error| in_certificate(own_reason(&error, files)))?;
+        Ok((name, pair))
+    }
+}
+
+/// Why the own certificate cannot be used.
+fn own_reason(error: &rustls::Error, files: &Files) -> String {
+    use CertificateError as E;
+    let rustls::Error::InvalidCertificate(error) = error else { return error.to_string() };
+    match error {
+        E::Expired | E::ExpiredContext { .. } => "the certificate has expired; issue another one".into(),
+        E::NotValidYet | E::NotValidYetContext { .. } => {
+            "the certificate is not valid yet: check this machine's clock".into()
+        }
+        E::UnknownIssuer | E::BadSignature => {
+            format!("the certificate is signed by no CA in {}", files.ca.display())
+        }
+        E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+            "the certificate's extended key usage does not allow this: a member needs clientAuth and serverAuth, a client clientAuth".into()
+        }
+        E::Other(inner) => match inner.0.downcast_ref::<Refusal>() {
+            Some(refusal) => refusal.reason.replace("the other side's certificate", "the certificate"),
+            None => inner.0.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    certified: &Arc<SingleCertAndKey>,
+    name: &CertificateName,
+    (admits, required): (Admits, bool),
+    protocol: &[u8],
+) -> Result<Arc<ServerConfig>, String> {
+    let chain = client_chain(provider, roots, required)?;
+    let verifier = ConnectingVerifier { chain, cluster: name.cluster.clone(), admits };
+    let config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| error.to_string())?;
+    let mut config =
+        config.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(certified.clone());
+    config.alpn_protocols = vec![protocol.to_vec()];
+    // No session is resumed: a certificate that is no longer accepted opens no new connection.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Checks chain, validity and usage of those who connect.
+fn client_chain(
+    provider: &Arc<CryptoProvider>,
+    roots: &Arc<RootCertStore>,
+    required: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let builder = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+    let builder = if required { builder } else { builder.allow_unauthenticated() };
+    builder.build().map_err(|error| error.to_string())
+}
+
+impl Pair {
+    fn answering(&self, name: &CertificateName, slot: Option<u16>) -> AnsweringVerifier {
+        AnsweringVerifier {
+            roots: self.roots.clone(),
+            algorithms: self.provider.signature_verification_algorithms,
+            cluster: name.cluster.clone(),
+            slot,
+        }
+    }
+
+    /// For a connection to the member of `slot`, or to any member.
+    pub(crate) fn client_config(
+        &self,
+        own: &CertificateName,
+        slot: Option<u16>,
+    ) -> Result<Arc<ClientConfig>, rustls::Error> {
+        let mut config = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(self.answering(own, slot)))
+            .with_client_cert_resolver(self.certified.clone());
+        config.alpn_protocols = vec![H2.to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    /// Checks the own certificate as the others will at `now`.
+    fn check(&self, name: &CertificateName, now: UnixTime) -> Result<(), rustls::Error> {
+        let Some((own, intermediates)) = self.chain.split_first() else { return Ok(()) };
+        let chain =
+            client_chain(&self.provider, &self.roots, true).map_err(rustls::Error::General)?;
+        chain.verify_client_cert(own, intermediates, now)?;
+        if name.slot().is_some() {
+            let nowhere = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+            self.answering(name, name.slot()).verify_server_cert(
+                own,
+                intermediates,
+                &nowhere,
+                &[],
+                now,
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Who may speak on a connection: certificates, the names in them, and how both are checked, at the
+//! socket, below whatever protocol runs there.
+//!
+//! ```text
+//!  files.rs    CA, certificate and key of this process, read again when they change
+//!  accept.rs   an accepted socket -> a stream and the name of who connected
+//!  connect.rs  a connected socket -> a stream to the member that was meant
+//!  verify.rs   chain, validity and usage against the CA; then the name
+//!  name.rs     cairn://CLUSTER/member/SLOT, cairn://CLUSTER/client/NAME
+//!  refusal.rs  why a handshake failed, in words for each side
+//!  issue.rs    makes certificates (feature `issue`)
+//! ```
+//!
+//! What holds here:
+//! - An address says where to connect, never who answers: host names are not checked, the name in
+//!   the certificate is.
+//! - A certificate whose chain, validity, usage or name does not fit is refused during the
+//!   handshake. Sessions are never resumed, so each new connection is checked in full.
+//! - Files that cannot be used never replace a pair that can.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod connect;
+mod files;
+#[cfg(feature = "issue")]
+pub mod issue;
+mod name;
+mod refusal;
+mod stream;
+mod verify;
+
+pub use accept::{HANDSHAKE_TIMEOUT, Port};
+pub use connect::{Connector, Expected};
+pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
+pub use name::{CertificateName, Holder, NameError};
+pub use refusal::{Cause, Refusal};
+pub use stream::{Detached, Remote, Stream};

@@ -1,0 +1,90 @@
+//! Which files are used, and when they replace the ones before.
+
+use crate::handshake::meet;
+use crate::support::{Ca, Process, client, member, tls};
+use cairn_tls::issue::{Authority, Issued, Validity};
+use cairn_tls::{Expected, Port, Tls};
+use std::time::{Duration, SystemTime};
+
+fn why(process: &Process) -> String {
+    process.load().map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_with_the_reason() {
+    let (ca, other) = (Ca::of("blue"), Ca::of("blue"));
+    let own = ca.issue(&member(1));
+    let with = |ca: &str, certificate: &str, key: &str| {
+        let own = Issued { certificate: certificate.into(), key: key.into() };
+        why(&Process::new(ca, &own))
+    };
+    let day = Duration::from_secs(24 * 3600);
+    let past = Validity { from: SystemTime::now() - 2 * day, until: SystemTime::now() - day };
+    let future = Validity { from: SystemTime::now() + day, until: SystemTime::now() + 2 * day };
+    let expired = ca.authority.issue(&member(1), &[], past).unwrap();
+    let early = ca.authority.issue(&member(1), &[], future).unwrap();
+    for (said, words) in [
+        (with("", &own.certificate, &own.key), ["ca.pem", "no certificate in PEM"]),
+        (with(&ca.pem, "", &own.key), ["own.pem", "no certificate in PEM"]),
+        (with(&ca.pem, &own.certificate, ""), ["own-key.pem", "not a private key in PEM"]),
+        (
+            with(&ca.pem, &own.certificate, &ca.issue(&member(1)).key),
+            ["own-key.pem", "not the key of the certificate"],
+        ),
+        (with(&other.pem, &own.certificate, &own.key), ["own.pem", "signed by no CA in"]),
+        (with(&ca.pem, &expired.certificate, &expired.key), ["own.pem", "has expired"]),
+        (with(&ca.pem, &early.certificate, &early.key), ["own.pem", "not valid yet"]),
+    ] {
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+    let process = Process::new(&ca.pem, &own);
+    std::fs::remove_file(process.path("own.pem")).unwrap();
+    assert!(why(&process).contains("own.pem: No such file"), "{}", why(&process));
+}
+
+#[test]
+fn a_ca_signs_only_for_its_cluster_and_only_its_key_signs() {
+    let (authority, ca) = Authority::create("blue", Validity::days(30)).unwrap();
+    let red = cairn_tls::CertificateName::member("red", 1).unwrap();
+    assert!(authority.issue(&red, &[], Validity::days(1)).is_err());
+    let read = Authority::read(&ca).unwrap();
+    assert_eq!(read.cluster(), "blue");
+    let process =
+        Process::new(&ca.certificate, &read.issue(&member(1), &[], Validity::days(1)).unwrap());
+    assert_eq!(process.load().unwrap().name(), &member(1));
+    let (_, other) = Authority::create("blue", Validity::days(30)).unwrap();
+    let mixed = Issued { certificate: ca.certificate, key: other.key };
+    assert!(Authority::read(&mixed).is_err());
+    let own = authority.issue(&member(1), &[], Validity::days(1)).unwrap();
+    assert!(Authority::read(&own).is_err(), "a member is no CA");
+}
+
+#[tokio::test]
+async fn changed_files_are_used_and_files_that_do_not_fit_change_nothing() {
+    let (ca, next) = (Ca::of("blue"), Ca::of("blue"));
+    let process = Process::new(&ca.pem, &ca.issue(&member(1)));
+    let one = process.load().unwrap();
+    let (old, new) = (tls(&ca, &member(2)), tls(&next, &member(2)));
+    // Whether the CA that this one knows has signed what is in use.
+    let signed_for = async |other: &Tls| {
+        let (_, answer) = meet(&one, Port::Peers, other, Expected::Slot(1)).await;
+        !answer.is_err_and(|said| said.contains("signed by"))
+    };
+    // Another name, and a certificate without its CA.
+    for bad in [ca.issue(&client("one")), next.issue(&member(1))] {
+        process.write(&ca.pem, &bad);
+        one.reload();
+        assert!(signed_for(&old).await && !signed_for(&new).await, "what was in use stays");
+    }
+    // The new CA is known first; then certificates of it are used.
+    let both = format!("{}{}", ca.pem, next.pem);
+    process.write(&both, &ca.issue(&member(1)));
+    one.reload();
+    for connecting in [&old, &Process::new(&both, &next.issue(&member(2))).load().unwrap()] {
+        let (accepted, _) = meet(&one, Port::Peers, connecting, Expected::Slot(1)).await;
+        assert_eq!(accepted.ok().flatten().as_ref(), Some(&member(2)));
+    }
+    process.write(&both, &next.issue(&member(1)));
+    one.reload();
+    assert!(!signed_for(&old).await && signed_for(&new).await, "the new one is used");
+}
