@@ -5,6 +5,7 @@
 //! token proves nothing, whatever certificate comes with it.
 
 use super::token::TokenHash;
+use cairn_tls::{Holder, Remote};
 use std::sync::Arc;
 use tonic::Extensions;
 use tonic::metadata::MetadataMap;
@@ -12,8 +13,7 @@ use tonic::metadata::MetadataMap;
 /// The longest `authorization` that is read.
 const AUTHORIZATION_BYTES: usize = 1024;
 
-/// The name in a verified certificate. The transport puts it into the extensions of each request of
-/// the connection.
+/// The name in a verified certificate of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateName {
     /// The member of this slot.
@@ -41,9 +41,13 @@ impl Credentials {
             return bearer(authorization.as_encoded_bytes())
                 .map_or(Credentials::Malformed, Credentials::Token);
         }
-        extensions
-            .get::<CertificateName>()
-            .map_or(Credentials::None, |name| Credentials::Certificate(name.clone()))
+        let certificate = extensions.get::<Remote>().and_then(|remote| remote.certificate.as_ref());
+        certificate.map_or(Credentials::None, |name| {
+            Credentials::Certificate(match &name.holder {
+                Holder::Member(slot) => CertificateName::Member(*slot),
+                Holder::Client(name) => CertificateName::Client(Arc::clone(name)),
+            })
+        })
     }
 }
 
@@ -63,13 +67,16 @@ mod tests {
     use super::*;
 
     fn with(authorization: Option<&str>, certificate: Option<CertificateName>) -> Credentials {
+        let certificate = certificate.map(|name| match name {
+            CertificateName::Member(slot) => cairn_tls::CertificateName::member("c", slot),
+            CertificateName::Client(name) => cairn_tls::CertificateName::client("c", &name),
+        });
+        let certificate = certificate.map(|name| name.expect("a name"));
         let (mut extensions, mut metadata) = (Extensions::default(), MetadataMap::new());
         if let Some(text) = authorization {
             metadata.insert("authorization", text.parse().expect("a value"));
         }
-        if let Some(name) = certificate {
-            extensions.insert(name);
-        }
+        extensions.insert(Remote { certificate, ..Remote::default() });
         Credentials::of(&extensions, &metadata)
     }
 

@@ -262,7 +262,7 @@ async fn assemble(
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
-    let access = AccessTable::new(config.insecure, &config.access);
+    let access = AccessTable::new(tls.is_none() && config.access.is_empty(), &config.access);
     let metrics =
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();

@@ -263,6 +263,16 @@ impl NodeConfig {
                 self.slot
             ));
         }
+        if self.unsafe_recovery_automatic
+            && !self.access.is_empty()
+            && self.security == Some(Security::Insecure)
+        {
+            return conflict(
+                "unsafe_recovery.automatic needs members that can prove who they are: with `access`, give certificates \
+                 (`tls.…`) instead of insecure = true"
+                    .into(),
+            );
+        }
         if self.mode == Some(Mode::Replicated) && self.voters() < 3 {
             return conflict(format!(
                 "mode `replicated` relies on the other members after a power cut, and {} initial member{} cannot \

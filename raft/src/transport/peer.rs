@@ -181,7 +181,7 @@ mod tests {
             Default::default(),
             Default::default(),
         );
-        let peer = Peer::new(member, given, own);
+        let peer = Peer::new(member, None, given, own);
         peer.routes.lock().follow(&addresses(of));
         peer
     }

@@ -47,6 +47,7 @@ async fn send_each(
         boot_nonce: 7,
         fencing_history: vec![],
         protocol: 1,
+        ..Default::default()
     });
     let candidate = Some(Vote { term: term + 5, node_id: sender, committed: false });
     let leader = Some(Vote { term: term + 5, node_id: sender, committed: true });
@@ -66,7 +67,11 @@ async fn send_each(
         )+};
     }
     send! {
-        hello: HelloRequest { envelope: envelope.clone(), receiver_slot: 1 },
+        hello: HelloRequest {
+            envelope: envelope.clone(),
+            receiver_slot: 1,
+            ..Default::default()
+        },
         append_one: append.clone(),
         vote: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: true },
         pre_vote: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: false },
@@ -80,6 +85,7 @@ async fn send_each(
             peer_address: "127.0.0.1:1".into(),
             client_address: "127.0.0.1:2".into(),
             active: true,
+            replicated: true,
         },
         fetch_value: FetchValueRequest { envelope, log_id: far, hash: vec![0; 16].into(), ..Default::default() },
     }

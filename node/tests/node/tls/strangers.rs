@@ -31,7 +31,7 @@ pub async fn greet_as_client(channel: Channel) -> Result<(), String> {
 }
 
 async fn greet_as_member(channel: Channel) -> Result<(), String> {
-    let hello = peer_proto::HelloRequest { envelope: None, receiver_slot: 1 };
+    let hello = peer_proto::HelloRequest { receiver_slot: 1, ..Default::default() };
     let greeted = PeerClient::new(channel).hello(hello).await;
     greeted.map(drop).map_err(|status| told(&status))
 }
