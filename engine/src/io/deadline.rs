@@ -283,8 +283,9 @@ mod tests {
         assert_eq!(deadlines.hung().now_or_never(), Some(hung));
         let error = deadlines.check("d").expect_err("refused").to_string();
         assert!(
-            error
-                .contains("d: sync failed on file `journal`: the device did not return within 30s"),
+            error.contains(
+                "d: sync failed on file `journal`: the device did not return within 30000 ms"
+            ),
             "{error}"
         );
     }
