@@ -163,7 +163,7 @@ fn a_power_cut_of_an_idle_or_cleanly_stopped_or_safe_replicated_node_loses_nothi
                 }
                 _ => {}
             }
-            until("the flag is cleared on the device", || !flag_on(&disk)).await;
+            until("the flag is cleared on the device", || !flag_on_medium(&disk)).await;
             if ending == "safe" {
                 workload_goes_on(&engine, &history, &mut random).await;
                 assert!(!flag_on(&disk), "with safe acknowledgements it stays clear under load");
@@ -208,6 +208,12 @@ async fn workload_goes_on(engine: &Engine, history: &Arc<History>, random: &mut 
         acknowledged.await.unwrap().unwrap();
         history.acknowledged.fetch_max(place, Ordering::SeqCst);
     }
+}
+
+/// The unsynced-ack flag as a power cut certainly leaves it. The story: a test looked at what was
+/// written, cut the power before that was synced, and found a member that had to recover.
+fn flag_on_medium(disk: &Disk) -> bool {
+    disk.synced(cairn_engine::io::FileKind::Superblock)[144] == 1
 }
 
 /// The unsynced-ack flag on the device.

@@ -175,7 +175,11 @@ async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
     };
     std::fs::write(cluster.config(0), config.clone() + &member(2) + &member(3)).expect("written");
     let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
-    refused(&ran, 1, &["cluster of one", "`members` names 3", "correct `members`"]);
+    refused(
+        &ran,
+        1,
+        &["cluster of one", "`members` or `join` names others", "correct the configuration"],
+    );
 
     std::fs::write(cluster.config(0), config).expect("written");
     cluster.start_node(0);

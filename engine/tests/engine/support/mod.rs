@@ -179,6 +179,11 @@ impl Disk {
         self.core.lock().unwrap().files[&kind].current.clone()
     }
 
+    /// What a power cut certainly leaves.
+    pub fn synced(&self, kind: FileKind) -> Vec<u8> {
+        self.core.lock().unwrap().files[&kind].synced.clone()
+    }
+
     /// The machine boots again; `random` decides what was lost.
     pub fn reboot(&self, cache: Cache, mut random: impl FnMut() -> u64) {
         let mut core = self.core.lock().unwrap();
