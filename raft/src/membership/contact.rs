@@ -30,7 +30,7 @@ const CONTACTS_MAX: usize = 64;
 /// The task that keeps up a member's contact with the others.
 pub(crate) struct Outreach {
     member: Arc<LocalMember>,
-    /// Where the others would look for members, as they answered in the last round.
+    /// Where the others would look for members, as they answered in the last round that had an answer.
     told: BTreeSet<String>,
     /// What was logged last of each address.
     logged: BTreeMap<String, String>,
@@ -146,7 +146,12 @@ impl Outreach {
         while told.len() > CONTACTS_MAX {
             told.pop_last();
         }
-        self.told = told;
+        // A round that nobody answered says nothing. The story: a new disk had heard of the others
+        // from its seed, the seed moved, and for a second no link worked: with nothing in its own
+        // log, the member knew nobody any more.
+        if !told.is_empty() {
+            self.told = told;
+        }
         self.logged.retain(|address, _| answers.iter().any(|(asked, _)| asked == address));
         for (address, answer) in answers {
             if let Ok(answer) = &answer {
