@@ -120,13 +120,15 @@ impl Outreach {
         }
     }
 
-    /// Whom to ask: the members, the seeds, and those of which the others told.
+    /// Whom to ask: the members, the seeds, those of which the others told, and those that
+    /// announced themselves to a member that knows nobody.
     fn contacts(&self) -> BTreeSet<Contact> {
         let LocalMember { addresses, config, .. } = &*self.member;
         let members = addresses.others().into_iter().map(|(_, address)| address);
         let seeds = config.contacts();
         let own = &addresses.advertised().peer;
-        let all = members.chain(seeds).chain(self.told.iter().cloned());
+        let told = self.told.iter().cloned().chain(addresses.unknown());
+        let all = members.chain(seeds).chain(told);
         all.filter(|address| address != own).take(CONTACTS_MAX).map(Contact::at).collect()
     }
 

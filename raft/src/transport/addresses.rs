@@ -11,16 +11,19 @@
 //! What holds here: an address says where to connect, never who answers. An announced address is
 //! used for a member, and logged, only after that member answered there, under its identity, from
 //! the latest boot epoch that is known of it. For each current member at most one announcement and
-//! one answer are kept, and none for anybody else.
+//! one answer are kept, and none for anybody else. A member whose log names nobody keeps a few
+//! addresses at which it asks who is there.
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::LateMetrics;
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::BootEpoch;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// The most addresses that a member keeps while its log names nobody.
+const UNKNOWN_MAX: usize = 16;
 /// The longest address that a membership may hold.
 const ADDRESS_BYTES: usize = 512;
 
@@ -49,6 +52,8 @@ struct Known {
     announced: BTreeMap<NodeId, Announced>,
     /// Announced, and the member answered there.
     answered: BTreeMap<NodeId, Announced>,
+    /// While the log names nobody: the peer addresses that were announced last.
+    unknown: VecDeque<String>,
 }
 
 /// A member's own addresses, from one of its boots.
@@ -76,12 +81,36 @@ impl Addresses {
     }
 
     /// A message that passed the fence says where its sender is reached. Ignored unless the sender
-    /// is a current member, and known elsewhere.
+    /// is a current member, and known elsewhere; or nobody is known.
     pub(crate) fn announced(&self, member: NodeId, epoch: BootEpoch, address: MemberAddress) {
+        if is_storable(&address) && self.logged().is_empty() {
+            return self.keep_unknown(address.peer);
+        }
         if !is_storable(&address) || self.known_at(member, epoch).as_ref() == Some(&address) {
             return;
         }
         self.keep(|known| &mut known.announced, member, Announced { epoch, address });
+    }
+
+    /// The story: a new disk knew the others from one seed alone. The seed moved and announced that
+    /// to it, and so did the other member; the log was still empty, so both went unheard.
+    fn keep_unknown(&self, address: String) {
+        let unknown = &mut self.0.known.lock().unknown;
+        unknown.retain(|kept| *kept != address);
+        unknown.push_back(address);
+        while unknown.len() > UNKNOWN_MAX {
+            unknown.pop_front();
+        }
+    }
+
+    /// Where to ask who is there, while the log names nobody.
+    pub(crate) fn unknown(&self) -> Vec<String> {
+        let somebody = !self.logged().is_empty();
+        let unknown = &mut self.0.known.lock().unknown;
+        if somebody {
+            unknown.clear();
+        }
+        unknown.iter().cloned().collect()
     }
 
     /// The announced addresses at which nobody was asked yet. Forgets them: whoever is not found
@@ -250,6 +279,25 @@ mod tests {
         addresses.answered(OTHER, epoch(5), at("newer"));
         addresses.answered(OTHER, epoch(4), at("new"));
         assert_eq!(addresses.of(OTHER, None), ["newer:2", "b:2"]);
+    }
+
+    #[test]
+    fn a_member_whose_log_names_nobody_asks_where_the_last_few_announced_themselves() {
+        let late = LateMetrics::default();
+        let nobody = Addresses::new(OWN, at("a"), Identities::default(), late);
+        nobody.announced(OTHER, epoch(1), at("b"));
+        nobody.announced(OTHER, epoch(1), at("b"));
+        nobody.announced(OTHER, epoch(1), MemberAddress::default());
+        assert_eq!(nobody.unknown(), ["b:2"]);
+        for number in 0..100 {
+            nobody.announced(OTHER, epoch(1), at(&format!("c{number}")));
+        }
+        assert_eq!(nobody.unknown().len(), UNKNOWN_MAX);
+        assert!(nobody.unknown().contains(&"c99:2".to_owned()));
+        assert!(nobody.to_ask().is_empty() && nobody.others().is_empty());
+        let (somebody, _metrics) = addresses(&Identities::default());
+        somebody.announced(NodeId::new(2, 1000), epoch(1), at("x"));
+        assert!(somebody.unknown().is_empty());
     }
 
     #[test]
