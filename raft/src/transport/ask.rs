@@ -98,8 +98,8 @@ pub(crate) async fn hello(
     })
 }
 
-/// Where `member` answers, for one of which the log tells nothing: asks at `seeds`, and then where
-/// those who answer would look for members.
+/// Where `member` answers, for one of which the log tells nothing: asks at `seeds` and where others
+/// announced themselves, and then where those who answer would look for members.
 pub(crate) async fn find(
     identity: &PeerIdentity,
     own: &Addresses,
@@ -107,6 +107,7 @@ pub(crate) async fn find(
     seeds: BTreeSet<String>,
 ) -> Option<String> {
     let (mut asking, mut asked) = (seeds, BTreeSet::new());
+    asking.extend(own.unknown());
     for _ in 0..2 {
         let answers = asking.iter().take(CONTACTS_MAX).map(|address| async move {
             (address.clone(), hello(identity, Some(own), &Contact::at(address.clone())).await)
