@@ -111,8 +111,9 @@ async fn answer_plainly(mut socket: TcpStream) {
     let mut first = [0; 3];
     let begins = tokio::time::timeout(LINGER, socket.read_exact(&mut first)).await;
     let answer = match (begins, &first) {
-        // HTTP/2: no settings, and the end of the connection, for lack of security.
         (Ok(Ok(_)), b"PRI") => {
+            let _ = tokio::time::timeout(LINGER, http2_request(&mut socket)).await;
+            // HTTP/2: no settings, and the end of the connection, for lack of security.
             let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
             let length = u8::try_from(8 + SAID.len()).unwrap_or(8);
             frames.extend([0, 0, length, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xc]);
@@ -126,6 +127,28 @@ async fn answer_plainly(mut socket: TcpStream) {
     if socket.write_all(&answer).await.is_ok() {
         linger(socket).await;
     }
+}
+
+/// Reads up to the headers of the first request. A client whose connection ends before it has sent
+/// a request is not told why: its request is only canceled.
+async fn http2_request(socket: &mut TcpStream) -> std::io::Result<()> {
+    const REST_OF_PREFACE: u64 = 21;
+    const HEADERS: u8 = 1;
+    let mut skipped = REST_OF_PREFACE;
+    let mut budget = LINGER_BYTES;
+    while skipped < budget {
+        budget -= skipped;
+        let mut rest = (&mut *socket).take(skipped);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await?;
+        if head[3] == HEADERS {
+            return Ok(());
+        }
+        skipped = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
+        budget = budget.saturating_sub(9);
+    }
+    Ok(())
 }
 
 /// Without this, bytes that the other side still sends would make the system drop the answer.
