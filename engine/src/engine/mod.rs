@@ -104,8 +104,8 @@ impl Engine {
 
     /// While `safe`, writes are acknowledged only after a sync, and the unsynced-ack flag is
     /// cleared as soon as everything acknowledged before is synced. The caller uses this while too
-    /// few other members hold what a power cut here would lose. Has an effect only in mode
-    /// `replicated`.
+    /// few other members hold what a power cut here would lose, and while an acknowledgement is to
+    /// mean a sync although this device would allow more. Changes nothing in mode `sync`.
     pub fn set_safe_acks(&self, safe: bool) {
         self.shared.set_safe(safe);
     }

@@ -168,7 +168,7 @@ impl Opening {
             // Before a byte of the damage is overwritten: the remainder could later look complete.
             superblock.update(|s| s.member_state = MemberState::Recovering).await?;
         }
-        let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
+        let reached = if known.acks_are_synced() { recovered.synced } else { recovered.end };
         let finished = finish_recovery(files, *ring, known, recovered).await;
         if let Err(error) = &finished
             && error.is_failed_io()

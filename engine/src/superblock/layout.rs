@@ -74,6 +74,15 @@ pub(crate) enum Unusable {
 }
 
 impl Superblock {
+    /// Whether every acknowledgement so far waited for its sync.
+    pub(crate) fn acks_are_synced(&self) -> bool {
+        match self.mode {
+            Some(Mode::Sync) => true,
+            Some(Mode::Replicated) => !self.unsynced_acks,
+            Some(Mode::Device) | None => false,
+        }
+    }
+
     /// The superblock of a directory that was never opened under this identity.
     pub(crate) fn first(identity: Identity, geometry: Geometry) -> Superblock {
         Superblock {

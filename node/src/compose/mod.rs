@@ -179,7 +179,7 @@ async fn open_engine(
         io_timeout: storage.io_timeout,
         log_cache_bytes: storage.log_cache_bytes,
         salvage: config.has_peers(),
-        ..Options::new(durability.mode, environment.boot, environment.seed)
+        ..Options::new(durability.bound, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
@@ -359,8 +359,9 @@ fn replica_config(
     // The log shares the data area with the keys. Keep at most this much of it, so that small
     // directories do not fill up.
     let most = engine.status().data_bytes / 8;
-    let defaults = ReplicaConfig::new(durability.mode, config.members.clone());
+    let defaults = ReplicaConfig::new(durability.bound, config.members.clone());
     ReplicaConfig {
+        formation_mode: durability.mode,
         heartbeat_ms: millis(config.timing.heartbeat),
         election_min_ms: millis(config.timing.election_min),
         election_max_ms: millis(config.timing.election_max),

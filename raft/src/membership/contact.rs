@@ -10,7 +10,6 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
 use crate::transport::{self, Answer, Contact, PendingJoin};
-use cairn_engine::Mode;
 use futures::future::join_all;
 use openraft::ServerState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +183,7 @@ impl Outreach {
         address: &str,
         answer: &Answer,
     ) -> Option<Result<(), Status>> {
-        let LocalMember { identity, addresses, gate, config, .. } = &*self.member;
+        let LocalMember { identity, addresses, gate, .. } = &*self.member;
         let own: NodeId = identity.id();
         if reason != Reason::Joins || answer.uninitialized || answer.id == own {
             return None;
@@ -194,7 +193,6 @@ impl Outreach {
             id: own,
             address: address_of_own,
             active: gate.is_open(),
-            replicated: config.mode == Mode::Replicated,
         };
         let asked = transport::ask_to_join(identity, answer.id, address, pending_join).await;
         Some(asked.map(drop))

@@ -10,7 +10,7 @@ use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
-use crate::core::{convert, proto, runtime};
+use crate::core::{codec, convert, proto, runtime};
 use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
 use crate::transport::identity;
@@ -281,6 +281,8 @@ impl Peer for PeerService {
             peer_address: addresses.advertised().peer.clone(),
             client_address: addresses.advertised().client.clone(),
             contacts: addresses.others().into_iter().map(contact).collect(),
+            mode: codec::mode_to_number(self.member.modes.binding()),
+            unsynced_acks: self.member.engine.status().unsynced_acks,
         }))
     }
 
@@ -438,6 +440,9 @@ impl Peer for PeerService {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         self.open_gate()?;
+        if self.member.drained_for().is_some() {
+            return Err(Status::failed_precondition("an operator keeps this member from leading"));
+        }
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
         if from.leader_id.voted_for != sender {
             return Err(Malformed("a transfer in the name of another member").into());
@@ -494,8 +499,7 @@ impl Peer for PeerService {
         if !is_storable(&address) {
             return Err(Malformed("an address that is empty or too long").into());
         }
-        let (active, replicated) = (request.active, request.replicated);
-        let pending_join = PendingJoin { id: sender, address, active, replicated };
+        let pending_join = PendingJoin { id: sender, address, active: request.active };
         let voter = self.reconciler.apply(pending_join).map_err(Status::failed_precondition)?;
         Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
     }
