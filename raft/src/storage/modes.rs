@@ -173,3 +173,87 @@ impl ModeInForce {
         self.engine.set_safe_acks(safe);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{MemberAddress, NodeId};
+    use crate::core::types::Proposal;
+    use crate::storage::tests::engine;
+
+    async fn mode_in_force(own: Mode, last: Option<u64>) -> (ModeInForce, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        (ModeInForce::new(engine(&folder).await, own, last), folder)
+    }
+
+    fn record(mode: Mode) -> Payload {
+        let Proposal { meta, values } = codec::encode_mode(mode);
+        Payload::Normal(Proposal { meta, values })
+    }
+
+    fn of(voters: u16) -> Membership {
+        let ids: Vec<NodeId> = (1..=voters).map(|slot| NodeId::new(slot, 1)).collect();
+        let nodes: BTreeMap<_, _> = ids.iter().map(|id| (*id, MemberAddress::default())).collect();
+        Membership::new(vec![ids.into_iter().collect()], nodes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn before_the_log_says_anything_everything_is_synced() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        assert_eq!(modes.binding(), Mode::Sync);
+        assert_eq!(modes.modes().effective, Mode::Sync);
+        modes.applied(3, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn a_stricter_mode_binds_from_its_append_and_a_laxer_one_from_its_apply() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &record(Mode::Sync));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.appended(10, &record(Mode::Replicated));
+        modes.applied(8, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Sync, "an entry before it");
+        modes.applied(9, Some(Mode::Sync));
+        assert_eq!((modes.binding(), modes.since()), (Mode::Sync, 9));
+        modes.applied(10, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_another_leader_took_back_binds_no_more() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &record(Mode::Sync));
+        modes.truncated(Some(9));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.truncated(Some(8));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn what_the_log_held_at_the_start_may_ask_for_syncs() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
+        modes.applied(15, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.applied(20, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+        let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
+        modes.applied(15, Some(Mode::Replicated));
+        modes.truncated(Some(15));
+        modes.applied(15, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated, "the rest was cut");
+    }
+
+    #[tokio::test]
+    async fn fewer_than_three_voters_end_replicated_from_the_append_on() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &Payload::Membership(of(3)));
+        assert_eq!(modes.binding(), Mode::Replicated);
+        modes.appended(10, &Payload::Membership(of(2)));
+        assert_eq!(modes.binding(), Mode::Device);
+        assert!(allows_replicated(&of(3)) && !allows_replicated(&of(2)));
+    }
+}
