@@ -1,7 +1,7 @@
 //! Whether a client that asks this member is served now, and why not.
 
 use super::Replica;
-use super::peer_service::is_uninitialized;
+use crate::transport::identity::is_uninitialized;
 use crate::core::ids::NodeId;
 use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;

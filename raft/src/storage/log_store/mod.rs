@@ -9,7 +9,7 @@ mod reader;
 mod vote;
 
 pub(crate) use reader::LogReader;
-pub(crate) use vote::stored_vote;
+pub(crate) use vote::{encode as encode_vote, stored_vote};
 pub use vote::vote_of;
 
 use super::modes::ModeInForce;
