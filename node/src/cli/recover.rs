@@ -113,7 +113,7 @@ async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left>
             Some(files) => options.tls(files.ca, files.certificate, files.key),
             None => options,
         };
-        let status = match options.client() {
+        let status = match options.build() {
             Ok(client) => client.status(&address.client).await,
             Err(error) => Err(error),
         };
