@@ -28,7 +28,9 @@ use std::time::Duration;
 
 /// More voters cost more than they give: each write goes to all of them.
 const MEMBERS_MAX: usize = 15;
-/// A committed record is proposed again by the caller after this long.
+/// The longest that one step of a change takes before its caller hears of it.
+const STEP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a record may take until it is applied.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A change of the members.
@@ -109,6 +111,12 @@ impl Reconciler {
     /// # Errors
     /// See [`ChangeError`].
     pub(crate) async fn change(&self, change: MemberChange) -> Changed {
+        // What is begun goes on: the reconciler finishes it.
+        let step = runtime::timeout(STEP_LIMIT, self.begin(change)).await;
+        step.unwrap_or_else(|| waits("the members agree on the change"))
+    }
+
+    async fn begin(&self, change: MemberChange) -> Changed {
         let _one_after_another = self.changing.lock().await;
         let seen = match self.seen()? {
             Ok(seen) => seen,
