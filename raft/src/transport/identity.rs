@@ -408,6 +408,8 @@ mod tests {
     fn member(identities: Identities) -> PeerIdentity {
         PeerIdentity {
             cluster: "blue".into(),
+            generation: Arc::default(),
+            engine: None,
             id: NodeId::new(1, 11),
             epoch: BootEpoch { number: 1, nonce: 9 },
             fencing_history: FencingHistory::default(),
@@ -540,6 +542,25 @@ mod tests {
         let message = envelope("red", NodeId::new(2, 22), NodeId::new(1, 11));
         let status = here().sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
         assert!(status.message().contains("cluster `red`"), "{}", status.message());
+    }
+
+    #[tokio::test]
+    async fn a_message_of_another_generation_is_refused_and_a_blank_node_takes_the_generation() {
+        let (here, other) = (here(), NodeId::new(2, 22));
+        let message = Envelope { generation: 7, ..envelope("blue", other, NodeId::new(1, 11)) };
+        assert!(here.is_other_generation(Some(&message)));
+        let status = here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
+        assert!(status.message().contains("generation 00000007"), "{}", status.message());
+        assert!(here.check_answer(&answer(message.clone()), other).is_err());
+        let foreign = Envelope { cluster: "red".into(), ..message.clone() };
+        here.adopt_generation(&answer(foreign)).await;
+        assert_eq!(here.generation(), 0);
+        here.adopt_generation(&answer(message.clone())).await;
+        assert_eq!(here.generation(), 7);
+        here.check_answer(&answer(message.clone()), other).unwrap();
+        // It stays with the first.
+        here.adopt_generation(&answer(Envelope { generation: 8, ..message })).await;
+        assert_eq!(here.generation(), 7);
     }
 
     #[test]
