@@ -44,9 +44,7 @@ pub use crate::core::machine::Machine;
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
 pub use durability::UnsafeRecovery;
-pub use membership::{
-    ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster,
-};
+pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
 pub use storage::modes::Modes;

@@ -25,7 +25,7 @@ use crate::state::{
     UnsyncedAckFlag, WriteProgress, free_ended_views,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, MemberState, Mode, Options, ValueRef};
+use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
 use crate::write::{Compactor, Writer, syncer};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};

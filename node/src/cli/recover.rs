@@ -151,9 +151,10 @@ impl Left {
             );
         }
         let own = self.survivor.last_log.map(|last| (last.term, last.index));
-        let longer = self.answers.iter().find(|(_, status)| {
-            Some((status.last_log_term, status.last_log_index)) > own
-        });
+        let longer = self
+            .answers
+            .iter()
+            .find(|(_, status)| Some((status.last_log_term, status.last_log_index)) > own);
         if let Some((id, status)) = longer {
             bail!(
                 "member {id} answers and holds a longer log ({}-{}) than this one ({}): stop it and choose that one",

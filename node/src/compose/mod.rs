@@ -205,10 +205,7 @@ async fn open_engine(
 ///
 /// # Errors
 /// Any [`Error`] of a start.
-pub async fn open_stopped(
-    config: &NodeConfig,
-    environment: &Environment,
-) -> Result<Engine, Error> {
+pub async fn open_stopped(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
     config.validate()?;
     let durability = world::durability(config)?;
     let options = options(config, &durability, environment);

@@ -205,11 +205,7 @@ impl Outreach {
             return None;
         }
         let address_of_own: MemberAddress = addresses.advertised().clone();
-        let pending_join = PendingJoin {
-            id: own,
-            address: address_of_own,
-            active: gate.is_open(),
-        };
+        let pending_join = PendingJoin { id: own, address: address_of_own, active: gate.is_open() };
         let asked = transport::ask_to_join(identity, answer.id, address, pending_join).await;
         Some(asked.map(drop))
     }

@@ -16,7 +16,7 @@ use crate::membership::Reconciler;
 use crate::transport::identity::{self, is_uninitialized};
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, is_storable, messages};
-use cairn_engine::{BootEpoch, Engine, LogId};
+use cairn_engine::{BootEpoch, LogId};
 use cairn_tls::Remote;
 use futures::future::ready;
 use futures::{Stream, StreamExt};

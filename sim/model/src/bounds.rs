@@ -86,7 +86,11 @@ impl Bounds {
     /// Whether nothing tells B and C apart.
     pub(crate) fn symmetric(&self) -> bool {
         let [b, c] = [self.replacement >> 1 & 1, self.replacement >> 2 & 1];
-        self.members == 3 && !self.shrinks && self.candidates == EVERY && self.faulty == EVERY && b == c
+        self.members == 3
+            && !self.shrinks
+            && self.candidates == EVERY
+            && self.faulty == EVERY
+            && b == c
     }
 
     /// The slots that voted at the start, as bits.

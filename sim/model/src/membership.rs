@@ -148,7 +148,8 @@ impl Model {
         let strict = sent.log.find(Content::Strict).filter(|index| *index <= sent.commit);
         let stays = || state.nodes().iter().filter(|node| node.id != SHRINKS);
         let active = stays().all(|node| node.gate == 0);
-        let hold = stays().all(|node| strict.is_some_and(|index| sent.acked[node.id as usize] >= index));
+        let hold =
+            stays().all(|node| strict.is_some_and(|index| sent.acked[node.id as usize] >= index));
         let clean = stays().all(|node| !node.unsynced_acks);
         active
             && (strict.is_some() || !self.rules.fewer_after_strict)

@@ -6,8 +6,8 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, CommittedNowhere, DegradedPromiseBroken, FewCannotTell, IdReused, LeaderLacksCommitted, SecondLossStops,
-    SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
+    self, CommittedNowhere, DegradedPromiseBroken, FewCannotTell, IdReused, LeaderLacksCommitted,
+    SecondLossStops, SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
 };
 use crate::rules::Rules;
 use crate::search::Witness;
@@ -137,7 +137,8 @@ const FLAGS: Bounds = Bounds { entries: 3, cuts: 1, flags: true, ..BOUNDS };
 const DEGRADED: Bounds = Bounds { entries: 2, cuts: 1, degraded: true, ..BOUNDS };
 const HALF_MADE_DEGRADED: Bounds = Bounds { values: 1, cuts: 1, degraded: true, ..HALF_MADE };
 /// From three voters to two.
-const SHRINKS: Bounds = Bounds { entries: 5, values: 1, cuts: 1, flags: true, shrinks: true, ..BOUNDS };
+const SHRINKS: Bounds =
+    Bounds { entries: 5, values: 1, cuts: 1, flags: true, shrinks: true, ..BOUNDS };
 /// Five members. Only B loses power, only E campaigns.
 const FIVE: Bounds = Bounds {
     members: 5,

@@ -174,7 +174,8 @@ impl Model {
     fn synced_first(&self, log: Log, from: u8) -> bool {
         let asks = |content: Content| content.is_membership() || content == Content::Strict;
         self.is_strict(log)
-            || self.rules.membership_synced && (from..=log.len()).any(|i| asks(log.get(i).content()))
+            || self.rules.membership_synced
+                && (from..=log.len()).any(|i| asks(log.get(i).content()))
     }
 
     /// A member that acknowledges before it syncs, in fast mode, knows that ack mode number.
