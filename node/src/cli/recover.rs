@@ -9,7 +9,7 @@ use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use anyhow::bail;
-use cairn_client::{Client, NodeStatus, Options};
+use cairn_client::{NodeStatus, Options};
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
 use cairn_node::{Environment, open_stopped};
