@@ -8,7 +8,10 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::ReplicaStatus;
+use cairn_raft::{Modes, ReplicaStatus};
+
+/// Who chose a mode that the node did not begin with.
+const BY_CLUSTER: &str = "cluster";
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
@@ -36,6 +39,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
+    let modes = inner.replica.modes();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -71,7 +75,15 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             unsynced_acks: engine.unsynced_acks,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        durability: Some(durability(inner, engine.mode)),
+        durability: Some(durability(inner, &modes)),
+        modes: Some(proto::Modes {
+            cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
+            own: modes.own.name().to_string(),
+            effective: modes.effective.name().to_string(),
+        }),
+        drained_ms: inner.replica.drained_for().map_or(0, |left| {
+            u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
+        }),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -105,15 +117,20 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
-/// `mode` is the mode that the engine promises now. It differs from `durability` after a device
-/// withdrew its contract.
-fn durability(inner: &Inner, mode: Mode) -> proto::Durability {
+/// The promise now. It differs from the one that the node began with after a device withdrew its
+/// contract, and where the cluster's log asks for more.
+fn durability(inner: &Inner, modes: &Modes) -> proto::Durability {
     let durability = &inner.durability;
-    let window = durability.window;
+    let (window, mode) = (durability.window, modes.effective);
+    let withdrawn = durability.mode == Mode::Device && modes.own == Mode::Sync;
     let contract = durability.contract.filter(|_| mode == durability.mode);
+    let chosen = match mode == durability.mode || withdrawn {
+        true => durability.chosen.name(),
+        false => BY_CLUSTER,
+    };
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
-    if mode != durability.mode {
+    if withdrawn {
         warnings.push(format!(
             "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
             durability.mode
@@ -121,7 +138,7 @@ fn durability(inner: &Inner, mode: Mode) -> proto::Durability {
     }
     proto::Durability {
         mode: mode.name().to_string(),
-        chosen: durability.chosen.name().to_string(),
+        chosen: chosen.to_string(),
         device_contract: contract.map(Contract::words).unwrap_or_default().to_string(),
         warnings,
         exceptions: failure_domains::exceptions(&inner.replica, mode, window),
