@@ -22,7 +22,7 @@ use tempfile::TempDir;
 pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// The timeout of a client command. It is shorter, so that the command can report why it failed.
 const COMMAND_TIMEOUT: &str = "120s";
-const POLL: Duration = Duration::from_millis(10);
+pub const POLL: Duration = Duration::from_millis(10);
 
 /// The result of a command.
 #[derive(Debug)]
