@@ -21,10 +21,11 @@ async fn a_change_of_members_goes_to_the_leader_and_says_what_it_waits_for_until
     for change in [
         MemberChange::Add(4),
         MemberChange::Remove(4),
-        MemberChange::Replace(4),
+        MemberChange::Replace(4 << 48 | 5),
         MemberChange::Promote(4),
         MemberChange::Move(4, "10.0.0.4:7401".to_owned()),
     ] {
+        assert_eq!(change.slot(), 4);
         let waits_for = operator.change_members(&change).await.unwrap();
         assert_eq!(waits_for.as_deref(), Some("being asked again"), "{change:?}");
         assert_eq!(operator.change_members(&change).await, Ok(None), "{change:?}");
