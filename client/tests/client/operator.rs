@@ -52,7 +52,10 @@ async fn leadership_moves_once_even_if_the_answer_is_lost() {
     let (_, _follower, leader, operator) = two().await;
     leader.plays([Step::ApplyAndBreak]);
     let lost = operator.move_leader(None).await.unwrap_err();
-    assert!(matches!(&lost, Error::Unavailable { last_error, .. } if last_error.contains("may have had its effect")), "{lost}");
+    assert!(
+        matches!(&lost, Error::Unavailable { last_error, .. } if last_error.contains("may have had its effect")),
+        "{lost}"
+    );
     assert_eq!(*leader.moves.lock().unwrap(), [0]);
     // To a member that is named it is moved again: that changes nothing.
     leader.plays([Step::ApplyAndBreak]);

@@ -163,7 +163,9 @@ mod tests {
         drop(audit.begin("token ops".into(), "scrub", "pause".into()));
         for number in 0..3 * MOST_SHOWN {
             let refusal = "ß".repeat(TEXT_BYTES);
-            audit.begin("token ada".into(), "scrub", number.to_string()).end(End::Refused(&refusal));
+            audit
+                .begin("token ada".into(), "scrub", number.to_string())
+                .end(End::Refused(&refusal));
         }
         let latest = audit.latest();
         assert_eq!(latest.len(), MOST_SHOWN + 2);
@@ -188,10 +190,8 @@ mod tests {
         ask("add slot 4", End::UnderWay("a copy"));
         ask("add slot 5", End::UnderWay("a copy"));
         ask("add slot 4", End::UnderWay("a vote"));
-        let both = [
-            pair("add slot 5", "under way: a copy"),
-            pair("add slot 4", "under way: a vote"),
-        ];
+        let both =
+            [pair("add slot 5", "under way: a copy"), pair("add slot 4", "under way: a vote")];
         assert_eq!(shown(), both);
         ask("add slot 4", End::Done);
         ask("add slot 4", End::Done);

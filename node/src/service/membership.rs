@@ -36,10 +36,7 @@ pub(super) async fn set_mode(
     budget: Duration,
 ) -> Result<proto::SetModeResponse, Status> {
     let mode: Mode = request.mode.parse().map_err(|_| {
-        Status::invalid_argument(format!(
-            "`{}`: expected device, replicated or sync",
-            request.mode
-        ))
+        Status::invalid_argument(format!("`{}`: expected device, replicated or sync", request.mode))
     })?;
     in_time(budget, inner.replica.set_mode(mode)).await?.map_err(|error| refused(inner, error))?;
     Ok(proto::SetModeResponse {})
@@ -140,7 +137,9 @@ pub(super) fn words(request: &proto::ChangeMembersRequest) -> String {
     let kind = known.unwrap_or_else(|_| format!("change {}", request.kind));
     match (request.peer_address.as_str(), request.node_id) {
         ("", 0) => format!("{kind} slot {}", request.slot),
-        ("", node_id) => format!("{kind} slot {}: node {}", request.slot, NodeId::from_u64(node_id)),
+        ("", node_id) => {
+            format!("{kind} slot {}: node {}", request.slot, NodeId::from_u64(node_id))
+        }
         (address, _) => format!("{kind} slot {} to {address}", request.slot),
     }
 }
@@ -168,7 +167,8 @@ mod tests {
         assert!(read(&moved).is_ok());
         assert_eq!(words(&moved), "move slot 4 to 10.0.0.4:7401");
         let node_id = NodeId::new(4, 0xab).as_u64();
-        let replaced = proto::ChangeMembersRequest { node_id, ..asked(Kind::Replace.into(), 4, "") };
+        let replaced =
+            proto::ChangeMembersRequest { node_id, ..asked(Kind::Replace.into(), 4, "") };
         assert!(read(&replaced).is_ok());
         assert_eq!(words(&replaced), "replace slot 4: node 4.ab");
         let other = proto::ChangeMembersRequest { slot: 5, ..replaced.clone() };

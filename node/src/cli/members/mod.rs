@@ -106,7 +106,8 @@ pub(crate) async fn run(args: MembersArgs, output: &Output) -> anyhow::Result<Ex
         Some(Action::Replace { slot, change }) => {
             let found = ClusterView::ask(&change.client()?).await?;
             let old = found.member(slot).filter(|member| member.voter);
-            let nobody = || UsageError(format!("slot {slot} has no voter; `cairn members add {slot}`"));
+            let nobody =
+                || UsageError(format!("slot {slot} has no voter; `cairn members add {slot}`"));
             let old = old.ok_or_else(nobody)?.node_id;
             change::run(MemberChange::Replace(old), &change, output).await
         }
