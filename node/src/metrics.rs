@@ -5,6 +5,7 @@
 
 use crate::admission::memory::Reads;
 use crate::delay::Delay;
+use crate::durability::in_force;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, MemberState, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
@@ -185,7 +186,7 @@ impl Collector for NodeGauges {
         out.gauge("learners", learners_help, learners as u64)?;
         let drained = self.replica.drained_for().is_some();
         out.flag("drained", "1 while an operator keeps this node from leading", drained)?;
-        out.modes(self.replica.modes().effective)?;
+        out.modes(in_force(&self.replica, engine.mode))?;
         let removed = self.replica.removed_reason().is_some();
         out.flag("removed", "1 once another identity has taken the slot of this node", removed)?;
         let unsynced_acks = engine.unsynced_acks;

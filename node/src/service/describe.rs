@@ -4,13 +4,14 @@ use super::{Inner, member_state, scrub};
 use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::doctor::Contract;
+use crate::durability::in_force;
 use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
 use cairn_raft::{Modes, ReplicaStatus};
 
-/// Who chose a mode that the node did not begin with.
+/// Who chose a mode that the node would not have chosen.
 const BY_CLUSTER: &str = "cluster";
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
@@ -32,14 +33,15 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
         protocol: cairn_client::PROTOCOL,
         membership_term: status.membership_log_id.map_or(0, |id| id.term),
         membership_index: index(status.membership_log_id),
+        generation: inner.engine.generation(),
     }
 }
 
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
+    let mode = in_force(&inner.replica, engine.mode);
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
-    let modes = inner.replica.modes();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -54,7 +56,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         members: members(&status),
         leader: leader(&status),
         storage: Some(proto::Storage {
-            mode: engine.mode.name().to_string(),
+            mode: mode.name().to_string(),
             backend: engine.backend.to_string(),
             directory: inner.config.data_directory.display().to_string(),
             written_sequence: engine.written_sequence,
@@ -75,12 +77,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             unsynced_acks: engine.unsynced_acks,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        durability: Some(durability(inner, &modes)),
-        modes: Some(proto::Modes {
-            cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
-            own: modes.own.name().to_string(),
-            effective: modes.effective.name().to_string(),
-        }),
+        durability: Some(durability(inner, engine.mode, mode)),
+        modes: Some(modes(inner.replica.modes(), engine.mode, mode)),
         drained_ms: inner
             .replica
             .drained_for()
@@ -101,6 +99,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
         insecure: inner.config.tls_files().is_none(),
+        generation: inner.engine.generation(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)
             .err()
@@ -118,25 +117,34 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
-/// The promise now. It differs from the one that the node began with after a device withdrew its
-/// contract, and where the cluster's log asks for more.
-fn durability(inner: &Inner, modes: &Modes) -> proto::Durability {
+/// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
+fn modes(modes: Modes, engine: Mode, mode: Mode) -> proto::Modes {
+    let own = if engine == Mode::Sync { engine } else { modes.own };
+    proto::Modes {
+        cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
+        own: own.name().to_string(),
+        effective: mode.name().to_string(),
+    }
+}
+
+/// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
+fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
     let durability = &inner.durability;
-    let (window, mode) = (durability.window, modes.effective);
-    let withdrawn = durability.mode == Mode::Device && modes.own == Mode::Sync;
+    let window = durability.window;
     let contract = durability.contract.filter(|_| mode == durability.mode);
+    let mut warnings: Vec<_> =
+        durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
+    let withdrawn = engine != durability.bound;
+    if withdrawn {
+        warnings.push(format!(
+            "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
+            durability.bound
+        ));
+    }
     let chosen = match mode == durability.mode || withdrawn {
         true => durability.chosen.name(),
         false => BY_CLUSTER,
     };
-    let mut warnings: Vec<_> =
-        durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
-    if withdrawn {
-        warnings.push(format!(
-            "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
-            durability.mode
-        ));
-    }
     proto::Durability {
         mode: mode.name().to_string(),
         chosen: chosen.to_string(),
