@@ -4,11 +4,15 @@ use super::{Inner, member_state, scrub};
 use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::doctor::Contract;
+use crate::durability::in_force;
 use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Replica, ReplicaStatus};
+use cairn_raft::{Modes, ReplicaStatus};
+
+/// Who chose a mode that the node would not have chosen.
+const BY_CLUSTER: &str = "cluster";
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
@@ -36,7 +40,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
-    let mode = mode_of(&inner.replica, engine.mode);
+    let mode = in_force(&inner.replica, engine.mode);
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
@@ -74,6 +78,11 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(inner, engine.mode, mode)),
+        modes: Some(modes(inner.replica.modes(), engine.mode, mode)),
+        drained_ms: inner
+            .replica
+            .drained_for()
+            .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -108,12 +117,13 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
-/// What acknowledgements mean now: what the log asks for, unless the engine promises more. The engine
-/// does so after a device withdrew its contract.
-fn mode_of(replica: &Replica, engine: Mode) -> Mode {
-    match engine {
-        Mode::Sync => Mode::Sync,
-        _ => replica.modes().effective,
+/// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
+fn modes(modes: Modes, engine: Mode, mode: Mode) -> proto::Modes {
+    let own = if engine == Mode::Sync { engine } else { modes.own };
+    proto::Modes {
+        cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
+        own: own.name().to_string(),
+        effective: mode.name().to_string(),
     }
 }
 
@@ -124,15 +134,16 @@ fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
     let contract = durability.contract.filter(|_| mode == durability.mode);
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
-    if engine != durability.bound {
+    let withdrawn = engine != durability.bound;
+    if withdrawn {
         warnings.push(format!(
             "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
             durability.bound
         ));
     }
-    let chosen = match mode == durability.mode {
+    let chosen = match mode == durability.mode || withdrawn {
         true => durability.chosen.name(),
-        false => "by the cluster",
+        false => BY_CLUSTER,
     };
     proto::Durability {
         mode: mode.name().to_string(),

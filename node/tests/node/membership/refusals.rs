@@ -1,0 +1,180 @@
+//! What the present members do not allow is refused, with the reason and the way out. Nothing is
+//! changed by it.
+
+use crate::support::{Cluster, Ran};
+use cairn_client::{Error, MemberChange};
+use serde_json::{Value, json};
+
+/// The refusal has these words, in text and in JSON.
+fn refused(cluster: &Cluster, arguments: &[&str], words: &[&str]) {
+    let said = |ran: &Ran| {
+        assert_eq!(ran.code, 4, "{arguments:?}: {ran:?}");
+        assert_eq!(ran.stdout, "", "{arguments:?}");
+        for word in words {
+            assert!(ran.stderr.contains(word), "{arguments:?}: {word} is not in {}", ran.stderr);
+        }
+    };
+    said(&cluster.cairn(arguments));
+    let ran = cluster.cairn(&[arguments, &["-o", "json"]].concat());
+    said(&ran);
+    let error: Value = serde_json::from_str(&ran.stderr).expect("one document");
+    assert_eq!(error["exit_code"], 4);
+}
+
+fn voters(cluster: &Cluster) -> usize {
+    let ran = cluster.cairn(&["members", "-o", "json"]);
+    let members: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    members.as_array().expect("members").iter().filter(|member| member["voter"] == true).count()
+}
+
+/// The leader counts this slot as active and reachable, or not.
+async fn counts(cluster: &Cluster, slot: u16, healthy: bool) {
+    let operator = cluster.client().operator();
+    let counted = async || match operator.move_leader(Some(slot)).await {
+        Ok(_) => healthy.then_some(()),
+        Err(Error::Refused { message }) => {
+            (!healthy && message.contains("not active and reachable")).then_some(())
+        }
+        Err(_) => None,
+    };
+    cluster.until("the leader knows who is there", counted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_voters_of_mode_replicated_stay_three() {
+    let cluster = Cluster::start(3, "64MiB", "mode = \"replicated\"").await;
+    cluster.client().put("a", "1").await.expect("written");
+    for slot in [3, 2, 1] {
+        counts(&cluster, slot, true).await;
+    }
+    let words = ["mode `replicated` needs 3 or more", "`cairn mode set sync` first"];
+    refused(&cluster, &["members", "remove", "3", "--yes"], &words);
+    assert_eq!(voters(&cluster), 3);
+    assert_eq!(cluster.cairn(&["mode", "set", "sync"]).code, 0);
+    assert_eq!(cluster.cairn(&["members", "remove", "3", "--yes"]).code, 0);
+    assert_eq!(voters(&cluster), 2);
+    let words = ["needs 3 voters or more", "this cluster has 2", "add members"];
+    refused(&cluster, &["mode", "set", "replicated"], &words);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_removed_if_those_that_stay_have_no_majority() {
+    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    cluster.kill_node(1);
+    cluster.client().put("a", "1").await.expect("two of three serve");
+    counts(&cluster, 2, false).await;
+    let leader = cluster.leader().await;
+    let other = if leader == 0 { "3" } else { "1" };
+    let words =
+        ["of the 2 voters after this change, 1 would not be active and reachable", "back first"];
+    refused(&cluster, &["members", "remove", other, "--yes"], &words);
+    assert_eq!(voters(&cluster), 3);
+    // The one that is dead can go.
+    assert_eq!(cluster.cairn(&["members", "remove", "2", "--yes"]).code, 0);
+    assert_eq!(voters(&cluster), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_neither_added_promoted_moved_nor_led_by() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    for (slot, words) in [
+        (2, "no node of slot 2 asks to join: start one"),
+        (1, "no other node of slot 1 asks to join: start one"),
+    ] {
+        let change = if slot == 2 { "add" } else { "replace" };
+        let slot = slot.to_string();
+        let ran = cluster.cairn(&["members", change, &slot, "--timeout", "1s"]);
+        assert_eq!(ran.code, 6, "{ran:?}");
+        assert!(ran.stderr.contains(words), "{words} is not in {}", ran.stderr);
+        let ran = cluster.cairn(&["members", change, &slot, "--no-wait"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.stdout.contains(&format!("not done yet: {words}")), "{ran:?}");
+    }
+    let ran = cluster.cairn(&["members", "replace", "2"]);
+    assert!(ran.code == 2 && ran.stderr.contains("`cairn members add 2`"), "{ran:?}");
+    refused(
+        &cluster,
+        &["members", "promote", "2"],
+        &["slot 2 has no learner: `cairn members add 2`"],
+    );
+    refused(&cluster, &["members", "move", "2", "127.0.0.1:1"], &["slot 2 is not a member"]);
+    refused(
+        &cluster,
+        &["members", "move", "1", "127.0.0.1:1"],
+        &["does not answer at 127.0.0.1:1"],
+    );
+    refused(&cluster, &["leader", "move", "2"], &["slot 2 has no voter"]);
+    refused(&cluster, &["leader", "drain", "1"], &["no other voter could take over"]);
+    refused(&cluster, &["members", "remove", "1", "--yes"], &["the last voter", "stop its node"]);
+    refused(&cluster, &["mode", "set", "replicated"], &["needs 3 voters or more"]);
+    assert_eq!(voters(&cluster), 1);
+    cluster.client().put("a", "1").await.expect("it serves");
+    // What is gone is gone.
+    assert_eq!(cluster.cairn(&["members", "remove", "2", "--yes"]).code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_learner_that_lacks_entries_is_not_promoted() {
+    let mut cluster = Cluster::growing_insecure(4, "64MiB", "");
+    for node in 0..3 {
+        cluster.start_node(node);
+        if node > 0 {
+            let slot = (node + 1).to_string();
+            assert_eq!(cluster.cairn(&["members", "add", &slot]).code, 0, "{}", cluster.logs());
+        }
+    }
+    let client = cluster.client();
+    let value = vec![7; 64 << 10];
+    for number in 0..200 {
+        client.put(format!("key{}", number % 100), value.clone()).await.expect("written");
+    }
+    // It is added, and killed before it can have everything.
+    cluster.start_node(3);
+    let operator = client.operator();
+    let learner = async || {
+        operator.change_members(&MemberChange::Add(4)).await.ok()?;
+        let members = client.members().await.expect("a node answers");
+        members.iter().any(|member| member.slot == 4).then_some(())
+    };
+    cluster.until("slot 4 is a learner", learner).await;
+    cluster.kill_node(3);
+    for number in 0..200 {
+        client.put(format!("more{number}"), value.clone()).await.expect("written");
+    }
+    let member = client.members().await.expect("a node answers");
+    let member = member.into_iter().find(|member| member.slot == 4).expect("a learner");
+    if member.voter {
+        println!("SKIPPED: slot 4 had everything before it was killed, so nothing refuses it");
+        return;
+    }
+    refused(&cluster, &["members", "promote", "4"], &["learner 4."]);
+    assert_eq!(voters(&cluster), 3);
+    cluster.start_node(3);
+    assert_eq!(cluster.cairn(&["members", "add", "4"]).code, 0);
+    assert_eq!(voters(&cluster), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    for (arguments, word) in [
+        (&["members", "add", "0"][..], "0"),
+        (&["members", "add", "70000"], "70000"),
+        (&["members", "move", "1", "0.0.0.0:7401"], "nobody reaches a member there"),
+        (&["members", "move", "1", "here"], "expected host:port"),
+        (&["members", "remove", "1"], "add --yes"),
+        (&["members", "remove", "1", "-o", "json"], "add --yes"),
+        (&["mode", "set", "fast"], "fast"),
+        (&["leader", "drain", "7"], "no member has slot 7; the members are slots 1"),
+        (&["leader", "drain", "1", "--for", "1year"], "at most 7 days"),
+        (&["leader", "drain", "1", "--for", "1m", "--end"], "--end"),
+    ] {
+        let ran = cluster.cairn(arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(word), "{arguments:?}: {word} is not in {}", ran.stderr);
+    }
+    assert_eq!(voters(&cluster), 1);
+    let set = cluster.client().operator().set_mode("fast").await;
+    assert!(matches!(set, Err(Error::InvalidRequest(_))), "{set:?}");
+    assert_eq!(json!(cluster.client().members().await.expect("served").len()), json!(1));
+}
