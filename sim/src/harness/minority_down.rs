@@ -43,7 +43,10 @@ pub(super) async fn leave(cluster: Arc<Cluster>) {
 /// lose, and only if no other member may lack something.
 pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
     let mut rng = cluster.plan.rng(13);
-    let voters = cluster.machines.iter().all(|machine| machine.votes() && !machine.is_stale());
+    let voters = cluster
+        .machines
+        .iter()
+        .all(|machine| machine.votes() && !machine.is_stale() && machine.leaving().is_none());
     if !cluster.plan.heals_bare || !voters {
         return Vec::new();
     }

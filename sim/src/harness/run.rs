@@ -18,6 +18,7 @@ use super::finale;
 use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
 use super::left_alone;
 use super::logging::Capture;
+use super::membership;
 use super::minority_down;
 use super::network::Links;
 use super::observe::{Seen, watch};
@@ -225,6 +226,9 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         finale::start(&cluster, &dead).await;
     }
     let stuck = finale::stuck(&cluster).await;
+    if !stuck {
+        membership::finish(&cluster).await;
+    }
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients.into_iter().chain(churning).chain(filling.filter(|_| !stuck)) {
@@ -241,6 +245,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     }
     if stuck {
         finale::decide(&cluster).await;
+        membership::finish(&cluster).await;
     }
     let end = match cluster.decided() {
         true => None,
