@@ -25,7 +25,8 @@ pub(super) struct Period {
 /// These times.
 pub(super) struct Promises {
     periods: Mutex<Vec<Period>>,
-    /// The mode that was answered last, unless another one was asked for since.
+    /// The mode that was answered last, or that the cluster formed in, unless another one was asked
+    /// for since.
     last: Mutex<Option<Mode>>,
     /// Requests for less that may still run.
     lax_requests: Arc<AtomicU32>,
@@ -50,7 +51,7 @@ impl Promises {
         let all = Period { from: Duration::ZERO, until: None, after: 0 };
         Promises {
             periods: Mutex::new(if is_safe(mode) { vec![all] } else { Vec::new() }),
-            last: Mutex::default(),
+            last: Mutex::new(Some(mode)),
             lax_requests: Arc::default(),
         }
     }
