@@ -126,7 +126,7 @@ impl Cluster {
         let replica = node.replica().clone();
         let from = virtual_time();
         let answer = self.ask(machine, async move { replica.drain(time).await }).await;
-        let done = answer?.map_err(NotDone::Refused);
+        let done = answer?.map_err(not_done);
         self.trace.event(format!("node {} is drained for {time:?}: {done:?}", machine.slot));
         if done.is_ok() {
             // Its clock may be a fifth faster.
