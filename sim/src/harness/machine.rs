@@ -92,9 +92,11 @@ pub(super) struct State {
 /// A member that was asked not to lead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drained {
+    /// A campaign that began before may go on until then.
+    pub(super) from: Duration,
     pub(super) until: Duration,
     pub(super) life: u32,
-    /// Its term then.
+    /// Its term at the beginning.
     pub(super) term: u64,
 }
 
@@ -234,14 +236,19 @@ impl Machine {
 
     /// Whether its node, in this life, was asked not to lead, and the time is not over.
     pub(super) fn is_drained(&self) -> bool {
-        self.drained_above().is_some()
+        let state = self.state.lock();
+        state.drained.is_some_and(|one| one.life == state.life && virtual_time() < one.until)
     }
 
-    /// The term above which its node must not lead or campaign now.
-    pub(super) fn drained_above(&self) -> Option<u64> {
-        let state = self.state.lock();
-        let now = state.drained.filter(|one| one.life == state.life && virtual_time() < one.until);
-        now.map(|one| one.term)
+    /// The term above which its node, now in this term, must not lead or campaign.
+    pub(super) fn drained_above(&self, term: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        let (now, life) = (virtual_time(), state.life);
+        let drained = state.drained.as_mut().filter(|one| one.life == life && now < one.until)?;
+        if now < drained.from {
+            drained.term = term;
+        }
+        Some(drained.term)
     }
 
     /// Its node was seen, past the record that every acknowledgement is synced, or not.

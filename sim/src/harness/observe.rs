@@ -126,7 +126,8 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
             && applied.is_some_and(|applied| applied.index >= period.after)
     }));
     let leads = matches!(status.role, Role::Leader | Role::Candidate);
-    if leads && machine.drained_above().is_some_and(|term| status.term > term) {
+    let drained_above = machine.drained_above(status.term);
+    if leads && drained_above.is_some_and(|term| status.term > term) {
         let detail = format!("node {slot} is {} of term {}", status.role, status.term);
         found.push(Violation::new("a drained member does not campaign", detail));
     }

@@ -19,6 +19,8 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(3);
 /// The same, for a machine whose process is paused.
 const NO_ANSWER: Duration = Duration::from_secs(4);
+/// How long a campaign may go on that began before a member was asked not to lead.
+const CAMPAIGN: Duration = Duration::from_secs(1);
 /// The time between two attempts.
 const RETRY: Duration = Duration::from_millis(150);
 
@@ -124,14 +126,14 @@ impl Cluster {
     pub(super) async fn drain(&self, machine: &Machine, time: Duration) -> Result<(), NotDone> {
         let (life, node) = machine.node().ok_or_else(|| NotDone::Later("no node".into()))?;
         let replica = node.replica().clone();
-        let from = virtual_time();
+        let begun = virtual_time();
         let answer = self.ask(machine, async move { replica.drain(time).await }).await;
         let done = answer?.map_err(not_done);
         self.trace.event(format!("node {} is drained for {time:?}: {done:?}", machine.slot));
         if done.is_ok() {
             // Its clock may be a fifth faster.
-            let until = from + time * 4 / 5;
-            machine.drained(Drained { until, life, term: node.replica().status().term });
+            let (from, until) = (virtual_time() + CAMPAIGN, begun + time * 4 / 5);
+            machine.drained(Drained { from, until, life, term: node.replica().status().term });
         }
         done
     }
