@@ -1,5 +1,6 @@
-//! The mode that a node runs in: the configured one if the doctor does not refuse it, or else the
-//! strongest mode that the doctor justifies for the directory and the number of voters.
+//! The mode with which a node forms a cluster: the configured one if the doctor does not refuse it,
+//! or else the strongest mode that the doctor justifies for the directory and the number of voters.
+//! Later the log says what acknowledgements mean, and the node only says what its disk allows.
 //!
 //! What holds here: a node never runs in a mode that the doctor refuses. The operator's assertion
 //! of the device contract is used only if the machine does not show the contract, and is then
@@ -14,9 +15,11 @@ use cairn_engine::Mode;
 /// The mode, and how it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durability {
-    /// What an acknowledgement promises.
+    /// What an acknowledgement promises, until the log says it.
     pub mode: Mode,
-    /// Who chose it.
+    /// The laxest that it may promise on this machine, whatever the log says.
+    pub bound: Mode,
+    /// Who chose the mode.
     pub chosen: Chosen,
     /// In mode `device`, how its contract is known to hold.
     pub contract: Option<Contract>,
@@ -76,6 +79,7 @@ impl Durability {
         };
         Durability {
             mode,
+            bound: bound(mode, true),
             chosen,
             contract: None,
             warnings: Vec::new(),
@@ -100,7 +104,11 @@ impl Durability {
         }
         let stronger =
             MODES.into_iter().take_while(|stronger| *stronger != mode && asked.is_none());
+        // Not the number of voters, which may change.
+        let refusals = &verdict.of(Mode::Replicated).refusals;
+        let allows = refusals.iter().all(|reason| *reason == Reason::FewVoters);
         Ok(Durability {
+            bound: bound(mode, allows),
             passed_over: stronger.map(|mode| (mode, verdict.of(mode).refusals.clone())).collect(),
             mode,
             chosen: if asked.is_some() { Chosen::Configured } else { Chosen::Auto },
@@ -128,6 +136,15 @@ impl Durability {
     /// The same, and what the mode promises.
     pub fn promise(&self) -> String {
         format!("{}: {}", self.words(), promise::sentence(self.mode, self.window))
+    }
+}
+
+/// The laxest mode on a machine: in `sync` an operator may later choose `replicated`, where the disk
+/// allows that.
+fn bound(mode: Mode, allows_replicated: bool) -> Mode {
+    match mode {
+        Mode::Sync if allows_replicated => Mode::Replicated,
+        mode => mode,
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! replica      the handle: start, write, read, status; what members call; maintenance, scrub
-//! membership   who belongs: forming the cluster, joining it, replacing a lost identity
+//! membership   who belongs: forming the cluster, joining and leaving it, replacing a lost identity
 //! durability   who may vote and acknowledge: gate, recovery, ack modes, handing leadership over
 //! transport    the peer protocol: connections, append streams, snapshots in and out, the fence
 //! storage      openraft's log and state machine over the engine; repair of damaged values
@@ -44,9 +44,10 @@ pub use crate::core::machine::Machine;
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
 pub use durability::UnsafeRecovery;
-pub use membership::await_replaceable;
+pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
+pub use storage::modes::Modes;
 
 /// The messages between members, for tests that forge some.
 #[doc(hidden)]

@@ -37,6 +37,6 @@ pub(super) fn shutdown_evidence(
             None => keeps || !power_cut,
         },
         reaches: failed_sync.filter(|_| power_cut || !peers),
-        synced: failed_sync.filter(|_| known.mode == Some(Mode::Sync)).unwrap_or(0),
+        synced: failed_sync.filter(|_| known.acks_are_synced()).unwrap_or(0),
     }
 }

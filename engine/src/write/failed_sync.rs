@@ -16,7 +16,6 @@
 //! of the journal without a trace, or drops them at the next power cut.
 
 use crate::state::{FailureRecord, Shared};
-use crate::types::Mode;
 
 impl Shared {
     /// Records a failed write or sync in the superblock, if there was one and it is not recorded
@@ -31,12 +30,8 @@ impl Shared {
         }
         let acknowledged = {
             let progress = self.progress.lock();
-            // By the mode in the superblock: the next open uses that mode too.
-            if superblock.current().mode == Some(Mode::Sync) {
-                progress.synced
-            } else {
-                progress.written
-            }
+            // By the superblock: the next open uses the same.
+            if superblock.current().acks_are_synced() { progress.synced } else { progress.written }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {

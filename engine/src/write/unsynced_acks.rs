@@ -23,11 +23,17 @@ use tokio::time::Instant;
 impl Shared {
     pub(crate) fn set_safe(&self, safe: bool) {
         if self.unsynced_acks.safe.swap(safe, Ordering::SeqCst) != safe {
-            if safe && self.facts.options.mode == Mode::Replicated {
+            let mut progress = self.progress.lock();
+            if safe {
                 // From here on every acknowledgement waits for its sync. The syncer clears the flag
                 // on the device.
-                self.progress.lock().acks_before_sync = false;
+                progress.acks_before_sync = false;
+            } else if self.facts.options.mode == Mode::Device {
+                // The device itself keeps what is written: there is no flag to set first.
+                progress.acks_before_sync = true;
+                progress.complete_ready();
             }
+            drop(progress);
             self.signals.syncer.notify_one();
         }
     }

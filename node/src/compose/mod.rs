@@ -166,21 +166,25 @@ impl Drop for Node {
     }
 }
 
+fn options(config: &NodeConfig, durability: &Durability, environment: &Environment) -> Options {
+    let storage = &config.storage;
+    Options {
+        sync_interval: storage.sync_interval,
+        sync_bytes: storage.sync_bytes,
+        io_timeout: storage.io_timeout,
+        log_cache_bytes: storage.log_cache_bytes,
+        salvage: config.has_peers(),
+        ..Options::new(durability.bound, environment.boot, environment.seed)
+    }
+}
+
 async fn open_engine(
     config: &NodeConfig,
     durability: &Durability,
     environment: &Environment,
     tls: Option<&Tls>,
 ) -> Result<Engine, Error> {
-    let storage = &config.storage;
-    let options = Options {
-        sync_interval: storage.sync_interval,
-        sync_bytes: storage.sync_bytes,
-        io_timeout: storage.io_timeout,
-        log_cache_bytes: storage.log_cache_bytes,
-        salvage: config.has_peers(),
-        ..Options::new(durability.mode, environment.boot, environment.seed)
-    };
+    let options = options(config, durability, environment);
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
     let others = config.has_peers();
@@ -194,6 +198,20 @@ async fn open_engine(
             }
         }
     }
+}
+
+/// Opens the data directory of a stopped node, to change what it says of its cluster. The caller
+/// closes the engine.
+///
+/// # Errors
+/// Any [`Error`] of a start.
+pub async fn open_stopped(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
+    config.validate()?;
+    let durability = world::durability(config)?;
+    let options = options(config, &durability, environment);
+    let expected = Some((config.cluster.clone(), config.slot));
+    let opened = Engine::open(Arc::clone(&environment.directory), expected, options).await;
+    opened.map_err(|error| Error::of_open(error, environment.directory.location(), true))
 }
 
 /// Replaces the unreadable identity of this directory. Nobody knows what that identity promised, so
@@ -359,8 +377,9 @@ fn replica_config(
     // The log shares the data area with the keys. Keep at most this much of it, so that small
     // directories do not fill up.
     let most = engine.status().data_bytes / 8;
-    let defaults = ReplicaConfig::new(durability.mode, config.members.clone());
+    let defaults = ReplicaConfig::new(durability.bound, config.members.clone());
     ReplicaConfig {
+        formation_mode: durability.mode,
         heartbeat_ms: millis(config.timing.heartbeat),
         election_min_ms: millis(config.timing.election_min),
         election_max_ms: millis(config.timing.election_max),

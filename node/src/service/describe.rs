@@ -8,7 +8,7 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::ReplicaStatus;
+use cairn_raft::{Replica, ReplicaStatus};
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
@@ -29,12 +29,14 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
         protocol: cairn_client::PROTOCOL,
         membership_term: status.membership_log_id.map_or(0, |id| id.term),
         membership_index: index(status.membership_log_id),
+        generation: inner.engine.generation(),
     }
 }
 
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
+    let mode = mode_of(&inner.replica, engine.mode);
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
@@ -50,7 +52,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         members: members(&status),
         leader: leader(&status),
         storage: Some(proto::Storage {
-            mode: engine.mode.name().to_string(),
+            mode: mode.name().to_string(),
             backend: engine.backend.to_string(),
             directory: inner.config.data_directory.display().to_string(),
             written_sequence: engine.written_sequence,
@@ -71,7 +73,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             unsynced_acks: engine.unsynced_acks,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        durability: Some(durability(inner, engine.mode)),
+        durability: Some(durability(inner, engine.mode, mode)),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -88,6 +90,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
         insecure: inner.config.tls_files().is_none(),
+        generation: inner.engine.generation(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)
             .err()
@@ -105,23 +108,35 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
-/// `mode` is the mode that the engine promises now. It differs from `durability` after a device
-/// withdrew its contract.
-fn durability(inner: &Inner, mode: Mode) -> proto::Durability {
+/// What acknowledgements mean now: what the log asks for, unless the engine promises more. The engine
+/// does so after a device withdrew its contract.
+fn mode_of(replica: &Replica, engine: Mode) -> Mode {
+    match engine {
+        Mode::Sync => Mode::Sync,
+        _ => replica.modes().effective,
+    }
+}
+
+/// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
+fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
     let durability = &inner.durability;
     let window = durability.window;
     let contract = durability.contract.filter(|_| mode == durability.mode);
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
-    if mode != durability.mode {
+    if engine != durability.bound {
         warnings.push(format!(
             "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
-            durability.mode
+            durability.bound
         ));
     }
+    let chosen = match mode == durability.mode {
+        true => durability.chosen.name(),
+        false => "by the cluster",
+    };
     proto::Durability {
         mode: mode.name().to_string(),
-        chosen: durability.chosen.name().to_string(),
+        chosen: chosen.to_string(),
         device_contract: contract.map(Contract::words).unwrap_or_default().to_string(),
         warnings,
         exceptions: failure_domains::exceptions(&inner.replica, mode, window),

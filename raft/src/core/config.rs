@@ -8,14 +8,13 @@ use cairn_tls::Tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Mode `replicated` relies on other members that hold what a power cut takes from one.
-pub(crate) const REPLICATED_VOTERS: usize = 3;
-
 /// A replica's settings. `new` has the defaults.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// What an acknowledgement promises; the same as the engine's.
+    /// The laxest that an acknowledgement of this member may mean; the same as the engine's.
     pub mode: Mode,
+    /// What acknowledgements mean in a cluster whose log does not say so yet, if this member leads.
+    pub formation_mode: Mode,
     /// The members by slot, this one included, that form the cluster, once; empty: this one joins a
     /// cluster. Later the log says who belongs, and where.
     pub initial_members: BTreeMap<u16, MemberAddress>,
@@ -63,6 +62,7 @@ impl ReplicaConfig {
     pub fn new(mode: Mode, initial_members: BTreeMap<u16, MemberAddress>) -> ReplicaConfig {
         ReplicaConfig {
             mode,
+            formation_mode: mode,
             initial_members,
             seeds: Vec::new(),
             advertised: MemberAddress::default(),
@@ -81,28 +81,6 @@ impl ReplicaConfig {
             seed: 0,
             tls: None,
         }
-    }
-
-    /// Whether a cluster of this many voters may run with these settings. 0 voters: it is not
-    /// formed yet.
-    ///
-    /// # Errors
-    /// `Config`, if the log has one voter and the settings name others: no other member holds what a
-    /// cluster of one acknowledged. And if it has one or two and the mode is `replicated`.
-    pub(crate) fn fits(&self, voters: usize) -> Result<(), Error> {
-        if voters == 1 && (self.initial_members.len() > 1 || !self.seeds.is_empty()) {
-            return Err(Error::Config(
-                "this data directory belongs to a cluster of one, and `members` or `join` names others: a cluster of one \
-                 cannot grow; correct the configuration, or form a new cluster and copy the keys"
-                    .into(),
-            ));
-        }
-        if self.mode == Mode::Replicated && (1..REPLICATED_VOTERS).contains(&voters) {
-            return Err(Error::Config(format!(
-                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {voters}: use mode = \"sync\""
-            )));
-        }
-        Ok(())
     }
 
     /// Where to ask for members that the log does not tell.
@@ -131,12 +109,6 @@ impl ReplicaConfig {
                 "slot {} is not among the initial members",
                 id.slot()
             )));
-        }
-        if self.mode == Mode::Replicated && self.initial_members.len() == 1 {
-            return Err(Error::Config(
-                "mode `replicated` needs peers that hold what a power cut may lose: a cluster of one runs in `sync` or `device`"
-                    .into(),
-            ));
         }
         openraft::Config {
             cluster_name: cluster.to_string(),

@@ -21,9 +21,10 @@ use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
+use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::transport::AckMode;
-use cairn_engine::{BootEpoch, Engine};
+use cairn_engine::{BootEpoch, Mode};
 use openraft::vote::RaftLeaderId;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -39,7 +40,7 @@ const STABLE_ROUNDS: u32 = 30;
 
 /// This member's ack mode, as leader or as follower.
 pub(crate) struct AckModes {
-    engine: Engine,
+    modes: Arc<ModeInForce>,
     ack_mode: Mutex<AckMode>,
     /// Members that asked this leader to help them recover: not healthy before they have caught up.
     recovering: Mutex<BTreeMap<NodeId, Recovering>>,
@@ -53,9 +54,8 @@ struct Recovering {
 }
 
 impl AckModes {
-    pub(crate) fn new(engine: Engine) -> AckModes {
-        engine.set_safe_acks(true);
-        AckModes { engine, ack_mode: Mutex::default(), recovering: Mutex::default() }
+    pub(crate) fn new(modes: Arc<ModeInForce>) -> AckModes {
+        AckModes { modes, ack_mode: Mutex::default(), recovering: Mutex::default() }
     }
 
     /// The ack mode that an append in the leader's term carries: safe and numbered 0 if the mode in
@@ -74,7 +74,7 @@ impl AckModes {
         let mut ack_mode = self.ack_mode.lock();
         if (received.term, received.number) > (ack_mode.term, ack_mode.number) {
             *ack_mode = received;
-            self.engine.set_safe_acks(!received.fast);
+            self.modes.set_fast(received.fast);
         }
     }
 
@@ -101,7 +101,8 @@ impl AckModes {
                 continue;
             };
             let healthy = self.healthy(&metrics, &member.progress, timeout);
-            enough = match spare(&metrics, &healthy) {
+            let replicated = self.modes.binding() == Mode::Replicated;
+            enough = match replicated && spare(&metrics, &healthy) {
                 true => enough + 1,
                 false => 0,
             };
@@ -125,16 +126,16 @@ impl AckModes {
                     true =>
                         "more than a bare majority is healthy: members acknowledge before they sync",
                     false =>
-                        "only a bare majority is healthy: members sync every write before they acknowledge it",
+                        "only a bare majority is healthy, or the mode is not `replicated`: members sync every write before they acknowledge it",
                 }
             );
         }
         *ack_mode = next;
-        self.engine.set_safe_acks(!next.fast);
+        self.modes.set_fast(next.fast);
     }
 
-    /// The voters that answered lately and do not recover, this one included.
-    fn healthy(
+    /// The voters that answered lately and do not recover, this one included. Leader only.
+    pub(crate) fn healthy(
         &self,
         metrics: &RaftMetrics<TypeConfig>,
         progress: &Progress,

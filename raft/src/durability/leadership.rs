@@ -36,8 +36,13 @@ pub(crate) fn transferee(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
 /// If this member leads, asks a member that can take over at once to do so, and waits until it has.
 /// Saves the cluster an election timeout.
 pub(crate) async fn hand_over(raft: &Raft, limit: Duration) {
+    hand_over_to(raft, None, limit).await;
+}
+
+/// The same, to this voter if one is named.
+pub(crate) async fn hand_over_to(raft: &Raft, to: Option<NodeId>, limit: Duration) {
     let mut metrics = raft.metrics();
-    let Some(transferee) = read_metrics(&metrics, transferee) else {
+    let Some(transferee) = to.or_else(|| read_metrics(&metrics, transferee)) else {
         return;
     };
     if raft.trigger().transfer_leader(transferee).await.is_err() {

@@ -2,7 +2,9 @@
 
 use super::{EpochRecords, Gate};
 use crate::core::config::ReplicaConfig;
+use crate::core::runtime;
 use crate::storage::Raft;
+use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::PinnedSnapshot;
@@ -11,6 +13,7 @@ use cairn_engine::Engine;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
 pub(crate) struct LocalMember {
@@ -22,9 +25,12 @@ pub(crate) struct LocalMember {
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) records: Arc<EpochRecords>,
+    pub(crate) modes: Arc<ModeInForce>,
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) repairer: Arc<Repairer>,
     pub(crate) receiver: SnapshotReceiver,
+    /// Until then an operator keeps it from leading.
+    pub(crate) drained: Mutex<Option<runtime::Instant>>,
     /// Why this identity is no longer a member.
     pub(crate) removed_reason: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,
@@ -34,5 +40,16 @@ impl LocalMember {
     /// Whether the tasks beside openraft must end.
     pub(crate) fn stops(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Whether this member may ask for votes: its gate allows it, and no operator drains it.
+    pub(crate) fn may_campaign(&self) -> bool {
+        self.drained_for().is_none() && self.gate.may_campaign(self.identity.id())
+    }
+
+    /// How long an operator still keeps this member from leading.
+    pub(crate) fn drained_for(&self) -> Option<Duration> {
+        let (until, now) = (*self.drained.lock(), runtime::now());
+        until.filter(|until| *until > now).map(|until| until - now)
     }
 }

@@ -85,7 +85,7 @@ impl LocalMember {
         let mut unrecorded_term: Option<u64> = None;
         while !self.stops() && self.engine.status().failed.is_none() {
             // A grant expires; a leader that was elected by it stays leader.
-            self.raft.runtime_config().elect(self.gate.may_campaign(node));
+            self.raft.runtime_config().elect(self.may_campaign());
             let is_candidate = self.gate.was_chosen(node);
             // Read this before the leadership: an entry of a leadership under a grant may commit a
             // record that was logged before.
@@ -204,8 +204,8 @@ impl LocalMember {
             tracing::warn!(%node, %error, "cannot record the end of the recovery");
             return;
         }
-        self.raft.runtime_config().elect(true);
         self.gate.open();
+        self.raft.runtime_config().elect(self.may_campaign());
         tracing::info!(%node, "recovered: this member again holds everything that it acknowledged");
     }
 }

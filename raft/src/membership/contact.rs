@@ -10,7 +10,6 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
 use crate::transport::{self, Answer, Contact, PendingJoin};
-use cairn_engine::Mode;
 use futures::future::join_all;
 use openraft::ServerState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +57,7 @@ impl Outreach {
     /// Runs until the member stops.
     pub(crate) async fn run(mut self) {
         let began = runtime::now();
+        let mut told_alone = false;
         let mut last_round: Option<runtime::Instant> = None;
         while !self.member.stops() {
             runtime::sleep(POLL_INTERVAL).await;
@@ -67,12 +67,27 @@ impl Outreach {
                 continue;
             }
             last_round = Some(now);
+            if !told_alone && self.is_configured_alone() {
+                told_alone = true;
+                tracing::warn!(
+                    node = %self.member.identity.id(),
+                    "the cluster has other members, and this one's configuration names none: add `join` with some of their \
+                     peer addresses, so that this member finds them if it loses its log"
+                );
+            }
             match self.reason() {
                 None => *self.member.removed_reason.lock() = None,
                 Some(Reason::NoLeader) if now - began <= NO_LEADER_AFTER => {}
                 Some(reason) => self.ask_all(reason).await,
             }
         }
+    }
+
+    /// Whether the log names other members and the configuration none.
+    fn is_configured_alone(&self) -> bool {
+        let LocalMember { addresses, config, .. } = &*self.member;
+        let own = &addresses.advertised().peer;
+        !addresses.others().is_empty() && config.contacts().all(|address| address == *own)
     }
 
     fn reason(&self) -> Option<Reason> {
@@ -184,18 +199,13 @@ impl Outreach {
         address: &str,
         answer: &Answer,
     ) -> Option<Result<(), Status>> {
-        let LocalMember { identity, addresses, gate, config, .. } = &*self.member;
+        let LocalMember { identity, addresses, gate, .. } = &*self.member;
         let own: NodeId = identity.id();
         if reason != Reason::Joins || answer.uninitialized || answer.id == own {
             return None;
         }
         let address_of_own: MemberAddress = addresses.advertised().clone();
-        let pending_join = PendingJoin {
-            id: own,
-            address: address_of_own,
-            active: gate.is_open(),
-            replicated: config.mode == Mode::Replicated,
-        };
+        let pending_join = PendingJoin { id: own, address: address_of_own, active: gate.is_open() };
         let asked = transport::ask_to_join(identity, answer.id, address, pending_join).await;
         Some(asked.map(drop))
     }

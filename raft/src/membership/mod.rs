@@ -1,5 +1,17 @@
-//! Who belongs to the cluster, and where: it is formed once, later a new identity can replace a lost
-//! one, and a member can move to another address.
+//! Who belongs to the cluster, and where: it is formed once, later an operator adds and removes
+//! members, a new identity can replace a lost one, and a member can move to another address.
+//!
+//! **Adding and removing.** A node of a slot that the cluster lacks asks to join, and the leader adds
+//! it when an operator says so ([`MemberChange::Add`]): first as a learner, and when it has caught
+//! up, by itself, as a voter. A removal is one joint change. It begins only where it leaves a
+//! majority of voters active and reachable. The removed identity is refused for good.
+//!
+//! **The mode.** The log holds the least that an acknowledgement means; the first leader logs the mode
+//! of its configuration. `replicated` needs three voters, since with fewer there may be nobody who
+//! holds what a power cut takes from one. So before a change to fewer, its end is committed, and
+//! every voter that stays has synced everything up to there and cleared its unsynced-ack flag. The
+//! story without that: of three members two stay, both with unsynced acknowledgements; one loses
+//! power, cannot tell what it lost, and recovers for ever, since the other one is no majority.
 //!
 //! **Replacement.** A machine whose disk was lost or replaced comes back in its slot with a new
 //! identity.
@@ -35,12 +47,16 @@
 //! them: one change of the membership, which depends on the membership that the leader saw. So
 //! members of which no two are where they were find one another through one seed.
 
+mod change;
 mod contact;
+mod forced;
 pub(crate) mod forming;
 mod reconciler;
 mod replaceable_voter;
 mod step;
 
+pub use change::{ChangeError, MemberChange};
 pub(crate) use contact::Outreach;
+pub use forced::{Survivor, force_new_cluster};
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;

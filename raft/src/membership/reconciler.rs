@@ -1,15 +1,17 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
+use super::change;
 use super::step::{self, Step, View};
 use crate::core::command::Command;
-use crate::core::config::REPLICATED_VOTERS;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{RaftLogId, Reply, StoredMembership, TypeConfig};
 use crate::core::{codec, runtime};
-use crate::durability::LocalMember;
+use crate::durability::{AckModes, LocalMember};
+use crate::storage::modes::allows_replicated;
 use crate::transport::PendingJoin;
+use cairn_engine::Mode;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -29,12 +31,17 @@ const MISSED_ROUND: Duration = Duration::from_secs(1);
 /// The log gets a member's new addresses at most this often: a member that starts again and again,
 /// each time elsewhere, must not fill it.
 const MOVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The most requests that are kept.
+const PENDING_MAX: usize = 64;
 /// A learner may lack at most this many entries when it becomes a voter.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
 
 /// Reconciles the membership with the join requests while this member leads.
 pub(crate) struct Reconciler {
-    member: Arc<LocalMember>,
+    pub(super) member: Arc<LocalMember>,
+    pub(super) ack_modes: Arc<AckModes>,
+    /// Operators' changes are made one after another.
+    pub(super) changing: futures::lock::Mutex<()>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last checked.
     leads: Mutex<Option<Leads>>,
@@ -66,9 +73,11 @@ struct Leads {
 }
 
 impl Reconciler {
-    pub(crate) fn new(member: Arc<LocalMember>) -> Reconciler {
+    pub(crate) fn new(member: Arc<LocalMember>, ack_modes: Arc<AckModes>) -> Reconciler {
         Reconciler {
             member,
+            ack_modes,
+            changing: futures::lock::Mutex::default(),
             pending_joins: Mutex::default(),
             leads: Mutex::default(),
             asked: Mutex::default(),
@@ -83,21 +92,47 @@ impl Reconciler {
     /// Why the node cannot be added now.
     pub(crate) fn apply(&self, pending_join: PendingJoin) -> Result<bool, String> {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
-        let voter = voter_to_replace(&metrics, pending_join.id)?;
-        let voters = metrics.membership_config.voter_ids().count();
-        if pending_join.replicated && voters < REPLICATED_VOTERS {
+        let joiner = pending_join.id;
+        if self.member.identity.identities.is_removed(joiner) {
             return Err(format!(
-                "the node runs in mode `replicated`, which needs {REPLICATED_VOTERS} voters or more, and this cluster has \
-                 {voters}: start it with mode = \"sync\""
+                "{joiner} was removed: start the node with an empty data directory"
             ));
         }
-        if voter != pending_join.id {
-            self.pending_joins
-                .lock()
-                .insert(pending_join.id.slot(), (pending_join, runtime::now()));
-            return Ok(false);
+        let voter = voter_to_replace(&metrics, joiner);
+        let leads = metrics.state == ServerState::Leader;
+        if leads && voter.as_ref().ok() != Some(&joiner) {
+            self.keep(pending_join);
         }
-        Ok(true)
+        let is_learner = metrics.membership_config.get_node(&joiner).is_some();
+        match voter {
+            Ok(voter) => Ok(voter == joiner),
+            Err(_) if leads && is_learner => Ok(false),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Keeps a request: an operator may want the node although it may not take its slot by itself. Of
+    /// two nodes that ask for one slot the first is kept.
+    fn keep(&self, pending_join: PendingJoin) {
+        let now = runtime::now();
+        let mut asked = self.pending_joins.lock();
+        asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
+        let slot = pending_join.id.slot();
+        let other = |(known, _): &(PendingJoin, _)| known.id != pending_join.id;
+        if asked.get(&slot).is_some_and(other)
+            || asked.len() >= PENDING_MAX && !asked.contains_key(&slot)
+        {
+            return;
+        }
+        asked.insert(slot, (pending_join, now));
+    }
+
+    /// The recent requests, by slot.
+    pub(super) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
+        let now = runtime::now();
+        let mut asked = self.pending_joins.lock();
+        asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
+        asked.iter().map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect()
     }
 
     /// The voter that the joining node may replace now: after this returned it, the node may
@@ -181,12 +216,29 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
+            self.log_first_mode(&metrics).await;
             // To replace and to add members needs a leader that can judge which ones are silent.
             let can_judge = self.has_led(metrics.current_term);
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
             if let Some(step) = self.next(&metrics).filter(|step| can_judge || needs_none(step)) {
                 self.take(step, &metrics.membership_config).await;
             }
+        }
+    }
+
+    /// Logs the mode of this member's configuration, if the log has none yet.
+    async fn log_first_mode(&self, metrics: &RaftMetrics<TypeConfig>) {
+        if !change::is_settled(metrics) || self.member.modes.modes().cluster.is_some() {
+            return;
+        }
+        let mode = match self.member.config.formation_mode {
+            Mode::Replicated if !allows_replicated(metrics.membership_config.membership()) => {
+                Mode::Sync
+            }
+            mode => mode,
+        };
+        if self.log_mode(mode).await.is_some() {
+            tracing::info!(node = %metrics.id, %mode, "the cluster's mode is logged");
         }
     }
 
@@ -219,21 +271,11 @@ impl Reconciler {
     }
 
     fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {
-        let committed =
-            metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
-        // A leader knows what is committed only after an entry of its own term is.
-        let own = metrics
-            .last_applied
-            .is_some_and(|applied| applied.committed_leader_id().term == metrics.current_term);
-        if !committed || !own {
+        if !change::is_settled(metrics) {
             return None;
         }
         let now = runtime::now();
-        let mut asked = self.pending_joins.lock();
-        asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
-        let pending_joins =
-            asked.iter().map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect();
-        drop(asked);
+        let pending_joins = self.fresh_joins();
         let mut moved = self.member.addresses.moved();
         leave_out_recent(&mut moved, &mut self.moved.lock(), now);
         step::next(&View {
@@ -247,7 +289,7 @@ impl Reconciler {
     }
 
     /// Proposes one change and waits until it is committed or this member no longer leads.
-    async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
+    pub(super) async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
         let node = self.member.raft.node_id();
         let (change, what) = match step {
             Step::Finish => (
@@ -280,10 +322,14 @@ impl Reconciler {
                     ChangeMembers::RemoveVoters(BTreeSet::from([old])),
                     ChangeMembers::AddVoterIds(BTreeSet::from([new])),
                 ];
-                (
-                    ChangeMembers::Batch(change),
-                    format!("replace member {old}, which had no recent contact, by {new}"),
-                )
+                (ChangeMembers::Batch(change), format!("replace member {old} by {new}"))
+            }
+            Step::Promote(new) => (
+                ChangeMembers::AddVoterIds(BTreeSet::from([new])),
+                format!("make learner {new} a voter"),
+            ),
+            Step::Remove(old) => {
+                (ChangeMembers::RemoveVoters(BTreeSet::from([old])), format!("remove member {old}"))
             }
         };
         tracing::warn!(%node, "{what}");
@@ -325,7 +371,7 @@ fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result
 }
 
 /// The members with which the leader had contact lately, the leader included.
-fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+pub(super) fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     let now = runtime::now();
     let answered = metrics.heartbeat.iter().flatten();
     let answered = answered.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENT_AFTER));
@@ -334,7 +380,7 @@ fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
 
 /// The members that hold nearly all that the leader has, and an entry of the leader's term. After
 /// an unsafe recovery, a member that refuses the new leader's entries lacks the second.
-fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+pub(super) fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     let last = metrics.last_log_index.unwrap_or(0);
     let matched = metrics.replication.iter().flatten();
     let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));

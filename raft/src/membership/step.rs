@@ -1,8 +1,9 @@
 //! The leader's next membership change: a function of what it sees, without side effects.
 //!
 //! What holds here: while a change is under way, the only next step is to finish it; no slot ever
-//! has two voters in one configuration; an identity with recent contact is not replaced; a change of
-//! an address adds nobody.
+//! has two voters in one configuration; an identity with recent contact is replaced only if an
+//! operator says so; a node of a slot without a voter becomes a member only if an operator adds it;
+//! a change of an address adds nobody.
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Membership;
@@ -37,6 +38,10 @@ pub(super) enum Step {
     Add(NodeId, MemberAddress),
     /// A new identity replaces the old one.
     Replace { old: NodeId, new: NodeId },
+    /// A learner of a slot without a voter becomes a voter.
+    Promote(NodeId),
+    /// A voter leaves.
+    Remove(NodeId),
 }
 
 /// The next step, if any.
@@ -57,21 +62,60 @@ fn step_for(
     voters: &BTreeSet<NodeId>,
     pending_join: &PendingJoin,
 ) -> Option<Step> {
-    let slot = pending_join.id.slot();
+    if voter_of(voters, pending_join.id.slot()).is_none() {
+        let learns = view.membership.get_node(&pending_join.id).is_some();
+        return (learns && is_ready(view, pending_join)).then_some(Step::Promote(pending_join.id));
+    }
     let old = voter_to_replace(view.own, view.membership, view.alive, voters, pending_join.id)
         .ok()
         .filter(|old| *old != pending_join.id)?;
-    if view.membership.get_node(&pending_join.id).is_none() {
-        let mut members = view.membership.nodes().map(|(id, _)| *id);
-        return Some(match members.find(|id| id.slot() == slot && !voters.contains(id)) {
-            Some(stale) => Step::Drop(stale),
-            None => Step::Add(pending_join.id, pending_join.address.clone()),
-        });
+    match to_learn(view.membership, voters, pending_join) {
+        Some(step) => Some(step),
+        None if is_ready(view, pending_join) => Some(Step::Replace { old, new: pending_join.id }),
+        None => None,
     }
-    (pending_join.active
+}
+
+/// What makes a joining node a learner; `None`: it is one.
+pub(super) fn to_learn(
+    membership: &Membership,
+    voters: &BTreeSet<NodeId>,
+    pending_join: &PendingJoin,
+) -> Option<Step> {
+    if membership.get_node(&pending_join.id).is_some() {
+        return None;
+    }
+    Some(match learner_of(membership, voters, pending_join.id.slot()) {
+        Some(stale) => Step::Drop(stale),
+        None => Step::Add(pending_join.id, pending_join.address.clone()),
+    })
+}
+
+/// Whether a learner may vote: it is active, and holds nearly everything.
+pub(super) fn is_ready(view: &View<'_>, pending_join: &PendingJoin) -> bool {
+    pending_join.active
         && view.alive.contains(&pending_join.id)
-        && view.caught_up.contains(&pending_join.id))
-    .then_some(Step::Replace { old, new: pending_join.id })
+        && view.caught_up.contains(&pending_join.id)
+}
+
+/// The voter of a slot.
+pub(super) fn voter_of(voters: &BTreeSet<NodeId>, slot: u16) -> Option<NodeId> {
+    voters.iter().copied().find(|voter| voter.slot() == slot)
+}
+
+/// The learner of a slot.
+pub(super) fn learner_of(
+    membership: &Membership,
+    voters: &BTreeSet<NodeId>,
+    slot: u16,
+) -> Option<NodeId> {
+    let mut members = membership.nodes().map(|(id, _)| *id);
+    members.find(|id| id.slot() == slot && !voters.contains(id))
+}
+
+/// Whether these members could elect a leader and commit under a configuration of these voters.
+pub(super) fn is_majority(healthy: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
+    voters.intersection(healthy).count() > voters.len() / 2
 }
 
 /// The voter that a joining node may replace; the node itself if it votes.
@@ -87,7 +131,9 @@ pub(super) fn voter_to_replace(
 ) -> Result<NodeId, String> {
     let slot = joiner.slot();
     let Some(old) = voters.iter().find(|voter| voter.slot() == slot) else {
-        return Err(format!("the cluster has no slot {slot}"));
+        return Err(format!(
+            "the cluster has no slot {slot}: an operator adds it with `cairn members add {slot}`"
+        ));
     };
     if *old == joiner {
         return Ok(joiner);
@@ -145,12 +191,7 @@ mod tests {
             let pending_join = |(id, active): &(NodeId, bool)| {
                 (
                     id.slot(),
-                    PendingJoin {
-                        id: *id,
-                        address: MemberAddress::default(),
-                        active: *active,
-                        replicated: false,
-                    },
+                    PendingJoin { id: *id, address: MemberAddress::default(), active: *active },
                 )
             };
             next(&View {
@@ -227,5 +268,20 @@ mod tests {
         let mut scene = scene();
         scene.pending_joins = vec![(NodeId::new(7, 7), true)];
         assert_eq!(scene.next(), None);
+    }
+
+    #[test]
+    fn a_learner_that_an_operator_added_votes_once_it_has_caught_up() {
+        let seven = NodeId::new(7, 7);
+        let mut scene = scene();
+        (scene.learners, scene.pending_joins) = (vec![seven], vec![(seven, true)]);
+        assert_eq!(scene.next(), None, "it has nothing yet");
+        scene.alive.push(seven);
+        scene.caught_up.push(seven);
+        assert_eq!(scene.next(), Some(Step::Promote(seven)));
+        scene.pending_joins = vec![(seven, false)];
+        assert_eq!(scene.next(), None, "it recovers");
+        scene.pending_joins = vec![(NodeId::new(7, 8), true)];
+        assert_eq!(scene.next(), None, "another node of that slot was not added");
     }
 }

@@ -25,9 +25,11 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
 use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
+use crate::membership::{ChangeError, MemberChange};
+use crate::storage::modes::Modes;
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
-use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Need, View};
+use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
@@ -271,9 +273,100 @@ impl Replica {
         );
         member.gate.set_unsafe_recovery(unsafe_recovery);
         if unsafe_recovery.candidate == self.node_id() {
+            *member.drained.lock() = None;
             member.raft.runtime_config().elect(true);
         }
         Ok(())
+    }
+
+    /// Takes the next step of a change of the members that an operator asks for. `None`: the change
+    /// is done. Else what it waits for: ask again, whoever leads by then.
+    ///
+    /// # Errors
+    /// `NotLeader`; `Refused`, with the reason and the way out; `Stopped`.
+    pub async fn change_members(
+        &self,
+        change: MemberChange,
+    ) -> Result<Option<String>, ChangeError> {
+        self.inner.service.reconciler.change(change).await.map_err(|error| self.at_leader(error))
+    }
+
+    /// Commits the least that an acknowledgement means from now on. When this returns, it holds for
+    /// every write that is acknowledged from then on.
+    ///
+    /// # Errors
+    /// As [`Replica::change_members`].
+    pub async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
+        self.inner.service.reconciler.set_mode(mode).await.map_err(|error| self.at_leader(error))
+    }
+
+    /// What acknowledgements mean in the cluster and on this member.
+    pub fn modes(&self) -> Modes {
+        self.inner.member.modes.modes()
+    }
+
+    /// Has the member of slot `to` lead, or the one with the most up-to-date log. Returns who leads
+    /// then.
+    ///
+    /// # Errors
+    /// As [`Replica::change_members`].
+    pub async fn move_leader(&self, to: Option<u16>) -> Result<NodeId, ChangeError> {
+        self.inner.service.reconciler.move_leader(to).await.map_err(|error| self.at_leader(error))
+    }
+
+    /// Gives leadership away, if this member leads, and keeps out of elections for this time, or
+    /// until it restarts. It goes on voting and acknowledging. Zero ends that.
+    ///
+    /// # Errors
+    /// `Refused`, if no other member can lead; `Stopped`.
+    pub async fn drain(&self, time: Duration) -> Result<(), ChangeError> {
+        let member = &self.inner.member;
+        if let Some(reason) = self.stopped() {
+            return Err(ChangeError::Stopped(reason));
+        }
+        let elect = || member.raft.runtime_config().elect(member.may_campaign());
+        let until = Some(runtime::now() + time).filter(|_| !time.is_zero());
+        *member.drained.lock() = until;
+        elect();
+        if until.is_none() {
+            return Ok(());
+        }
+        let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
+        if leads() {
+            let limit = Duration::from_millis(member.config.election_max_ms);
+            leadership::hand_over(&member.raft, limit).await;
+            if leads() {
+                *member.drained.lock() = None;
+                elect();
+                return Err(ChangeError::Refused(
+                    "this member leads, and no other voter could take over: look at `cairn status`"
+                        .into(),
+                ));
+            }
+        }
+        tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
+        let drained = Arc::downgrade(member);
+        runtime::spawn(async move {
+            runtime::sleep(time).await;
+            let Some(member) = drained.upgrade().filter(|member| !member.stops()) else { return };
+            member.raft.runtime_config().elect(member.may_campaign());
+        });
+        Ok(())
+    }
+
+    /// How long an operator still keeps this member from leading.
+    pub fn drained_for(&self) -> Option<Duration> {
+        self.inner.member.drained_for()
+    }
+
+    /// The same refusal, with the leader where it is reached now.
+    fn at_leader(&self, error: ChangeError) -> ChangeError {
+        match error {
+            ChangeError::NotLeader { leader } => {
+                ChangeError::NotLeader { leader: leader.map(|leader| self.at_present(leader)) }
+            }
+            error => error,
+        }
     }
 
     /// Who leads, if known.

@@ -10,13 +10,13 @@ use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
-use crate::core::{convert, proto, runtime};
+use crate::core::{codec, convert, proto, runtime};
 use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
-use crate::transport::identity;
+use crate::transport::identity::{self, is_uninitialized};
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, is_storable, messages};
-use cairn_engine::{BootEpoch, Engine, LogId};
+use cairn_engine::{BootEpoch, LogId};
 use cairn_tls::Remote;
 use futures::future::ready;
 use futures::{Stream, StreamExt};
@@ -51,15 +51,6 @@ type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, S
 
 fn stopped(fatal: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this member has stopped: {fatal}"))
-}
-
-/// Whether nothing was ever voted, logged or applied here.
-pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
-    let bounds = engine.log_bounds(GROUP);
-    engine.vote(GROUP).is_none()
-        && bounds.last.is_none()
-        && bounds.purged.is_none()
-        && engine.applied(GROUP).is_none()
 }
 
 /// Who sends a request, as the socket knows it, and the request.
@@ -261,6 +252,11 @@ impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
+        if identity.is_other_generation(request.envelope.as_ref()) {
+            let asks = NodeId::from_u64(request.envelope.map_or(0, |envelope| envelope.sender));
+            let envelope = identity.to(asks);
+            return Ok(Response::new(proto::HelloResponse { envelope, ..Default::default() }));
+        }
         let sender =
             identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
         let former = self.member.config.initial_members.keys().next().copied();
@@ -281,6 +277,9 @@ impl Peer for PeerService {
             peer_address: addresses.advertised().peer.clone(),
             client_address: addresses.advertised().client.clone(),
             contacts: addresses.others().into_iter().map(contact).collect(),
+            mode: codec::mode_to_number(self.member.modes.binding()),
+            unsynced_acks: self.member.engine.status().unsynced_acks,
+            drained: self.member.drained_for().is_some(),
         }))
     }
 
@@ -438,6 +437,9 @@ impl Peer for PeerService {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         self.open_gate()?;
+        if self.member.drained_for().is_some() {
+            return Err(Status::failed_precondition("an operator keeps this member from leading"));
+        }
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
         if from.leader_id.voted_for != sender {
             return Err(Malformed("a transfer in the name of another member").into());
@@ -494,8 +496,7 @@ impl Peer for PeerService {
         if !is_storable(&address) {
             return Err(Malformed("an address that is empty or too long").into());
         }
-        let (active, replicated) = (request.active, request.replicated);
-        let pending_join = PendingJoin { id: sender, address, active, replicated };
+        let pending_join = PendingJoin { id: sender, address, active: request.active };
         let voter = self.reconciler.apply(pending_join).map_err(Status::failed_precondition)?;
         Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
     }

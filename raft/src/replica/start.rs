@@ -6,24 +6,27 @@
 
 use super::append_capacity::AppendCapacity;
 use super::maintenance::Maintenance;
-use super::peer_service::{PeerService, is_uninitialized};
+use super::peer_service::PeerService;
 use super::read_barrier::ReadBarrier;
 use super::scrub::Scrubber;
 use super::{Inner, Replica};
 use crate::core::config::ReplicaConfig;
 use crate::core::error::Error;
+use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::runtime;
 use crate::durability::{AckModes, EpochRecords, Gate, LocalMember, Policy};
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
+use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
+use crate::transport::identity::is_uninitialized;
 use crate::transport::{Addresses, Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
-use cairn_engine::{Engine, MemberState, Mode};
+use cairn_engine::{Engine, MemberState};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -41,9 +44,12 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let blank = is_uninitialized(&engine) && engine.member_state() == MemberState::Active;
-        let ack_modes = Arc::new(AckModes::new(engine.clone()));
-        let member = build(bounded(config, &engine), engine, &ack_modes).await?;
-        begin(&member).await?;
+        let last = engine.log_bounds(GROUP).last.map(|last| last.index);
+        let modes = Arc::new(ModeInForce::new(engine.clone(), config.mode, last));
+        let ack_modes = Arc::new(AckModes::new(modes.clone()));
+        let member = build(bounded(config, &engine), engine, &ack_modes, modes).await?;
+        member.raft.runtime_config().elect(member.may_campaign());
+        member.raft.run();
         Ok(Replica { inner: Arc::new(background(Arc::new(member), ack_modes, blank)) })
     }
 }
@@ -67,6 +73,7 @@ async fn build(
     config: ReplicaConfig,
     engine: Engine,
     ack_modes: &Arc<AckModes>,
+    modes: Arc<ModeInForce>,
 ) -> Result<LocalMember, Error> {
     let identities = Identities::default();
     let identity = PeerIdentity::of(&engine, identities.clone())
@@ -76,7 +83,7 @@ async fn build(
     let gate = Arc::new(Gate::new(engine.member_state()));
     let advertised = config.advertised(id.slot());
     let addresses = Addresses::new(id, advertised, identities.clone(), metrics.clone());
-    let progress = Arc::new(Progress::new(identities));
+    let progress = Arc::new(Progress::new(identities, modes.clone()));
     let pinned = PinnedSnapshot::default();
     let peers = Peers { identity: identity.clone(), addresses: addresses.clone() };
     let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(peers)));
@@ -94,7 +101,7 @@ async fn build(
         addresses.clone(),
         answer_timeout(&config),
     );
-    let log = LogStore::new(engine.clone(), repairer.clone());
+    let log = LogStore::new(engine.clone(), repairer.clone(), modes.clone());
     let raft = Raft::build(id, settings, connections, log, machine).await.map_err(unreadable)?;
     metrics.set(raft.metrics());
     Ok(LocalMember {
@@ -107,8 +114,10 @@ async fn build(
         config,
         gate,
         progress,
+        modes,
         pinned,
         repairer,
+        drained: Mutex::default(),
         removed_reason: Mutex::default(),
         stopping: AtomicBool::new(false),
     })
@@ -119,27 +128,12 @@ fn answer_timeout(config: &ReplicaConfig) -> Duration {
     Duration::from_millis(config.election_max_ms.max(1000))
 }
 
-/// Lets openraft run, unless the settings do not fit the cluster.
-async fn begin(LocalMember { raft, gate, config, .. }: &LocalMember) -> Result<(), Error> {
-    raft.runtime_config().elect(gate.is_open());
-    raft.run();
-    let voters =
-        raft.with_raft_state(|state| state.membership_state.effective().voter_ids().count()).await;
-    let fits = voters.map_err(unreadable).and_then(|voters| config.fits(voters));
-    if fits.is_err() {
-        raft.shutdown().await.ok();
-    }
-    fits
-}
-
 /// Starts the tasks beside openraft. `blank`: nothing was ever voted, logged or applied here, and
 /// nothing was lost.
 fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -> Inner {
     runtime::spawn(Maintenance::new(member.clone()).run());
-    if member.config.mode == Mode::Replicated {
-        runtime::spawn(ack_modes.clone().run(member.clone()));
-    }
-    let reconciler = Arc::new(Reconciler::new(member.clone()));
+    runtime::spawn(ack_modes.clone().run(member.clone()));
+    let reconciler = Arc::new(Reconciler::new(member.clone(), ack_modes.clone()));
     runtime::spawn(reconciler.clone().run());
     runtime::spawn(Outreach::new(member.clone()).run());
     if blank && forming::is_mine(&member) {

@@ -2,6 +2,7 @@
 //! repair of damaged values.
 
 pub(crate) mod log_store;
+pub(crate) mod modes;
 pub(crate) mod progress;
 pub(crate) mod repair;
 pub(crate) mod state_machine;

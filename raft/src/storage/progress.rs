@@ -1,5 +1,6 @@
 //! The state machine's progress, for those who wait for it.
 
+use super::modes::ModeInForce;
 use super::state_machine::identities::Identities;
 use super::state_machine::image::{Image, UnsafeRecoveries};
 use crate::core::ids::NodeId;
@@ -7,6 +8,7 @@ use crate::core::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::{BootEpoch, LogId};
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Shared between the state machine and the parts that read its progress.
 pub(crate) struct Progress {
@@ -14,24 +16,24 @@ pub(crate) struct Progress {
     watch: WatchReceiver<Option<LogId>>,
     unsafe_recoveries: Mutex<UnsafeRecoveries>,
     identities: Identities,
+    modes: Arc<ModeInForce>,
 }
 
 impl Progress {
-    /// The state machine keeps `identities` up to date through [`Progress::publish_image`].
-    pub(crate) fn new(identities: Identities) -> Progress {
+    /// The state machine keeps `identities` and `modes` up to date through [`Progress::publish`].
+    pub(crate) fn new(identities: Identities, modes: Arc<ModeInForce>) -> Progress {
         let (applied, watch) = runtime::watch(None);
-        Progress { applied, watch, unsafe_recoveries: Mutex::default(), identities }
+        Progress { applied, watch, unsafe_recoveries: Mutex::default(), identities, modes }
     }
 
-    /// Everything up to `through` is visible.
-    pub(crate) fn applied(&self, through: Option<LogId>) {
-        self.applied.send(through).ok();
-    }
-
-    /// Publishes the image's unsafe recoveries, removed identities and boot epochs.
-    pub(crate) fn publish_image(&self, image: &Image) {
+    /// Everything up to `through` is visible, and this is the image there.
+    pub(crate) fn publish(&self, image: &Image, through: Option<LogId>) {
         self.identities.set_logged(&image.boot_epochs, &image.removed);
         *self.unsafe_recoveries.lock() = image.unsafe_recoveries;
+        if let Some(through) = through {
+            self.modes.applied(through.index, image.mode);
+        }
+        self.applied.send(through).ok();
     }
 
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {

@@ -2,6 +2,7 @@
 
 use crate::core::types::TypeConfig;
 use crate::storage::log_store::LogStore;
+use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::{NoPeers, Repairer};
 use crate::storage::state_machine::identities::Identities;
@@ -21,10 +22,11 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
         let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
-        let (progress, pinned) =
-            (Arc::new(Progress::new(Identities::default())), PinnedSnapshot::default());
+        let modes = Arc::new(ModeInForce::new(engine.clone(), Mode::Device, None));
+        let progress = Arc::new(Progress::new(Identities::default(), modes.clone()));
+        let pinned = PinnedSnapshot::default();
         let machine = StateMachine::new(engine.clone(), progress, pinned, repairer.clone());
-        Ok((folder, LogStore::new(engine, repairer), machine.unwrap()))
+        Ok((folder, LogStore::new(engine, repairer, modes), machine.unwrap()))
     }
 }
 

@@ -6,9 +6,9 @@ use super::connection::{call, call_at};
 use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
 use crate::core::ids::{MemberAddress, NodeId};
-use crate::core::proto;
 use crate::core::types::Vote;
-use cairn_engine::{BootEpoch, LogId};
+use crate::core::{codec, proto};
+use cairn_engine::{BootEpoch, LogId, Mode};
 use std::collections::BTreeSet;
 use tonic::Status;
 
@@ -29,6 +29,12 @@ pub(crate) struct Answer {
     pub(crate) last_log_id: Option<LogId>,
     /// Where it would look for the members that it knows.
     pub(crate) contacts: BTreeSet<String>,
+    /// What its acknowledgements mean by its log.
+    pub(crate) mode: Option<Mode>,
+    /// Its unsynced-ack flag.
+    pub(crate) unsynced_acks: bool,
+    /// An operator keeps it from leading.
+    pub(crate) drained: bool,
 }
 
 /// Who is asked: where, and which slot's member is expected there, if any.
@@ -68,6 +74,9 @@ pub(crate) async fn hello(
         call(client, request, |mut client, request| async move { client.hello(request).await })
     });
     let answer = answer.await?;
+    if identity.tls().is_none() || contact.slot.is_some() {
+        identity.adopt_generation(&answer).await;
+    }
     // With certificates, whoever listens there only tells which slot's member to ask: then that
     // member's certificate must answer.
     let claimed = NodeId::from_u64(answer.envelope.as_ref().map_or(0, |envelope| envelope.sender));
@@ -95,6 +104,9 @@ pub(crate) async fn hello(
             .map(NodeId::from_u64),
         last_log_id: answer.last_log_id.map(LogId::from),
         contacts: contacts.filter(is_storable).map(|contact| contact.peer).collect(),
+        mode: codec::mode_from_number(answer.mode),
+        unsynced_acks: answer.unsynced_acks,
+        drained: answer.drained,
     })
 }
 
@@ -145,8 +157,6 @@ pub(crate) struct PendingJoin {
     pub(crate) address: MemberAddress,
     /// Its state is active: it holds everything that it acknowledged.
     pub(crate) active: bool,
-    /// It runs in mode `replicated`.
-    pub(crate) replicated: bool,
 }
 
 /// Asks `leader`, expected at `address`, to add this node. Returns whether it votes already.
@@ -164,7 +174,6 @@ pub(crate) async fn ask_to_join(
         peer_address: pending_join.address.peer,
         client_address: pending_join.address.client,
         active: pending_join.active,
-        replicated: pending_join.replicated,
     };
     let answer = call_at(identity.tls(), Some(leader.slot()), address, |client| {
         call(client, request, |mut client, request| async move { client.join(request).await })

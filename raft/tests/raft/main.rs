@@ -13,6 +13,7 @@
 mod cluster;
 mod failure;
 mod forming;
+mod membership;
 mod repair;
 mod replacement;
 mod snapshot;

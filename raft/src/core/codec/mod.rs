@@ -1,13 +1,13 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership | unsafe recovery | boot epoch |
-//! |---|---|---|---|---|---|
-//! | 1 | 0 | 1 | 2 | 3 | 4 |
-//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
-//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
-//! | varint | | number of operations | | |
-//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce (8 each, little-endian) |
+//! | bytes | blank | command | membership | unsafe recovery | boot epoch | mode |
+//! |---|---|---|---|---|---|---|
+//! | 1 | 0 | 1 | 2 | 3 | 4 | 5 |
+//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | | | 1 `device`, 2 `replicated`, 3 `sync` |
+//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | | |
+//! | varint | | number of operations | | | |
+//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | | |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce (8 each, little-endian) | |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2
 //! exists, 3 version. A put's value is the entry's next value.
@@ -20,7 +20,7 @@ use super::ids::NodeId;
 use super::types::{Membership, Payload, Proposal};
 use super::{convert, proto};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use cairn_engine::BootEpoch;
+use cairn_engine::{BootEpoch, Mode};
 use prost::Message;
 
 /// The engine's limit on values in an entry.
@@ -33,6 +33,7 @@ const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const UNSAFE_RECOVERY: u8 = 3;
 const EPOCH: u8 = 4;
+const MODE: u8 = 5;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
@@ -154,9 +155,39 @@ pub(crate) fn decode_epoch(mut meta: &[u8]) -> Option<(NodeId, BootEpoch)> {
     Some((member, BootEpoch { number: meta.get_u64_le(), nonce: meta.get_u64_le() }))
 }
 
+/// The mode record: the least that an acknowledgement means from now on.
+pub(crate) fn encode_mode(mode: Mode) -> Proposal {
+    let meta = Bytes::copy_from_slice(&[MODE, mode_to_number(mode) as u8]);
+    Proposal { meta, values: Vec::new() }
+}
+
+/// The mode of a mode record; `None` for another kind of entry.
+pub(crate) fn decode_mode(meta: &[u8]) -> Option<Mode> {
+    match meta {
+        [MODE, number] => mode_from_number(u32::from(*number)),
+        _ => None,
+    }
+}
+
+/// A mode as it is stored and sent.
+pub(crate) fn mode_to_number(mode: Mode) -> u32 {
+    match mode {
+        Mode::Device => 1,
+        Mode::Replicated => 2,
+        Mode::Sync => 3,
+    }
+}
+
+/// The mode that is stored as this number, if it is one.
+pub(crate) fn mode_from_number(number: u32) -> Option<Mode> {
+    [Mode::Device, Mode::Replicated, Mode::Sync]
+        .into_iter()
+        .find(|mode| mode_to_number(*mode) == number)
+}
+
 /// Whether the members themselves proposed the entry: it holds no client's command.
 fn is_internal(meta: &[u8]) -> bool {
-    is_unsafe_recovery(meta) || decode_epoch(meta).is_some()
+    is_unsafe_recovery(meta) || decode_epoch(meta).is_some() || decode_mode(meta).is_some()
 }
 
 /// The command of an entry's meta.
@@ -170,7 +201,7 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
 
 /// Whether every replica must sync the entry before it acknowledges it.
 pub(crate) fn is_synced(meta: &[u8]) -> bool {
-    matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0)
+    matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0) || meta.first() == Some(&MODE)
 }
 
 /// Parses a command and calls `each` for every operation. Allocates nothing, so a false count costs
@@ -249,16 +280,22 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&(UNSAFE_RECOVERY | EPOCH)) if is_internal(&meta) => {
+        Some(&(UNSAFE_RECOVERY | EPOCH | MODE)) if is_internal(&meta) => {
             Ok(Payload::Normal(Proposal { meta, values }))
         }
         Some(&MEMBERSHIP) => {
-            let message = proto::Membership::decode(meta.slice(1..))
-                .map_err(|_| Malformed("no membership"))?;
-            convert::membership_from_proto(message).map(Payload::Membership)
+            let membership = membership_in(&meta)?.ok_or(Malformed("no membership"))?;
+            Ok(Payload::Membership(membership))
         }
         _ => Err(Malformed("an unknown kind")),
     }
+}
+
+/// The membership of an entry's meta; `None` for another kind of entry.
+pub(crate) fn membership_in(meta: &[u8]) -> Result<Option<Membership>, Malformed> {
+    let Some((&MEMBERSHIP, rest)) = meta.split_first() else { return Ok(None) };
+    let message = proto::Membership::decode(rest).map_err(|_| Malformed("no membership"))?;
+    convert::membership_from_proto(message).map(Some)
 }
 
 /// Whether the engine can keep such a key.

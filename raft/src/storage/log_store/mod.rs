@@ -3,15 +3,16 @@
 //! What holds here: an entry can be read as soon as `append` returned; completions come in append
 //! order, since the engine calls them in that order; before `save_vote` returns, the vote is synced
 //! and every earlier append is done; in every mode, membership entries, the first entry of a term,
-//! and a write that asks for it are synced before they are acknowledged.
+//! a mode, and a write that asks for it are synced before they are acknowledged.
 
 mod reader;
 mod vote;
 
 pub(crate) use reader::LogReader;
-pub(crate) use vote::stored_vote;
 pub use vote::vote_of;
+pub(crate) use vote::{encode as encode_vote, stored_vote};
 
+use super::modes::ModeInForce;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
@@ -26,16 +27,21 @@ use std::sync::Arc;
 pub(crate) struct LogStore {
     engine: Engine,
     repairer: Arc<Repairer>,
+    modes: Arc<ModeInForce>,
 }
 
 impl LogStore {
-    pub(crate) fn new(engine: Engine, repairer: Arc<Repairer>) -> LogStore {
-        LogStore { engine, repairer }
+    pub(crate) fn new(
+        engine: Engine,
+        repairer: Arc<Repairer>,
+        modes: Arc<ModeInForce>,
+    ) -> LogStore {
+        LogStore { engine, repairer, modes }
     }
 
     /// What the append of these entries must promise. Synced: the first entry of a term, by which
     /// its leader rules out that it repeats a log id; a membership, which decides whose votes
-    /// count; and a write whose client asked for it.
+    /// count; a mode; and a write whose client asked for it.
     fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
         let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
         let asked =
@@ -90,6 +96,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             .into_iter()
             .map(|entry| {
                 membership |= matches!(entry.payload, Payload::Membership(_));
+                self.modes.appended(entry.log_id.index(), &entry.payload);
                 held.extend(entry.held);
                 let (meta, values) = codec::encode_payload(entry.payload);
                 NewEntry { id: engine_log_id(&entry.log_id), meta, values }
@@ -115,7 +122,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
-        self.engine.truncate_after(GROUP, last.map(|id| id.index())).await.map_err(io::Error::other)
+        let last = last.map(|id| id.index());
+        self.engine.truncate_after(GROUP, last).await.map_err(io::Error::other)?;
+        self.modes.truncated(last);
+        Ok(())
     }
 
     async fn purge(&mut self, through: RaftLogId) -> Result<(), io::Error> {

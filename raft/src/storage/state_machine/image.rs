@@ -6,8 +6,8 @@ use super::sessions::Sessions;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::StoredMembership;
-use crate::core::{convert, proto};
-use cairn_engine::{BootEpoch, MachineImage};
+use crate::core::{codec, convert, proto};
+use cairn_engine::{BootEpoch, MachineImage, Mode};
 use prost::Message;
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub(crate) struct Image {
     /// The latest logged boot epoch of each member. In the image because a snapshot may skip the
     /// entry.
     pub(crate) boot_epochs: BootEpochsImage,
+    /// The least that an acknowledgement means. `None`: not logged yet.
+    pub(crate) mode: Option<Mode>,
 }
 
 impl Image {
@@ -52,6 +54,10 @@ impl Image {
             boot_epochs: Arc::new(message.boot_epochs.iter().map(epoch_from_proto).collect()),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
+            mode: match message.mode {
+                0 => None,
+                number => Some(codec::mode_from_number(number).ok_or(Malformed("no mode"))?),
+            },
         })
     }
 }
@@ -73,6 +79,7 @@ impl MachineImage for Image {
             last_unsafe_recovery_term: self.unsafe_recoveries.last_term,
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
             boot_epochs: self.boot_epochs.iter().map(epoch_to_proto).collect(),
+            mode: self.mode.map_or(0, codec::mode_to_number),
         };
         message.encode_to_vec()
     }
@@ -137,6 +144,7 @@ mod tests {
             last_unsafe_recovery_term: 2,
             removed: vec![5, 6],
             boot_epochs: vec![proto::MemberEpoch { node_id, boot_epoch: 3, boot_nonce: 9 }],
+            mode: 3,
         }
     }
 

@@ -52,8 +52,7 @@ impl StateMachine {
         repairer: Arc<Repairer>,
     ) -> Result<StateMachine, crate::core::error::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
-        progress.publish_image(&image);
-        progress.applied(engine.applied(GROUP));
+        progress.publish(&image, engine.applied(GROUP));
         Ok(StateMachine { engine, image, progress, pinned, repairer })
     }
 
@@ -85,8 +84,7 @@ impl StateMachine {
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
         self.image = image;
-        self.progress.publish_image(&self.image);
-        self.progress.applied(Some(last));
+        self.progress.publish(&self.image, Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
         }
@@ -127,8 +125,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         self.image = data.install(&self.engine, applied).await?;
-        self.progress.publish_image(&self.image);
-        self.progress.applied(Some(applied));
+        self.progress.publish(&self.image, Some(applied));
         Ok(())
     }
 

@@ -82,6 +82,10 @@ pub struct Cluster {
     pub configure: fn(&mut ReplicaConfig),
     /// Memory of each engine for values of the log.
     pub log_cache_bytes: u64,
+    /// The members of the lowest slots that form the cluster; the others ask these to join.
+    pub founders: u16,
+    /// The laxest mode of each member.
+    pub mode: Mode,
 }
 
 impl Cluster {
@@ -95,6 +99,8 @@ impl Cluster {
             addresses: BTreeMap::new(),
             configure,
             log_cache_bytes: 64 << 20,
+            founders: size,
+            mode: Mode::Device,
         };
         for slot in 1..=size {
             let port = HeldPort::any().unwrap();
@@ -119,7 +125,14 @@ impl Cluster {
     }
 
     pub async fn start(&mut self, slot: u16) {
-        let mut config = ReplicaConfig::new(Mode::Device, self.addresses.clone());
+        let mut founders = self.addresses.clone();
+        founders.retain(|slot, _| *slot <= self.founders);
+        let seeds = founders.values().map(|address| address.peer.clone()).collect();
+        let mut config = ReplicaConfig::new(self.mode, founders);
+        if slot > self.founders {
+            (config.initial_members, config.seeds) = (BTreeMap::new(), seeds);
+            config.advertised = self.addresses[&slot].clone();
+        }
         config.maintenance_ms = 20;
         // Members of many clusters share the machine: a leader that gets no processor time for a
         // while must stay leader.
@@ -131,11 +144,12 @@ impl Cluster {
             .enable_all()
             .build()
             .unwrap();
-        let (path, listen, cache) =
-            (member.folder.path().to_owned(), member.listen, self.log_cache_bytes);
+        let (path, listen) = (member.folder.path().to_owned(), member.listen);
+        let (cache, mode) = (self.log_cache_bytes, self.mode);
         let (sender, started) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
-            let replica = Replica::start(config, open_with(&path, cache).await).await.unwrap();
+            let replica =
+                Replica::start(config, open_with(&path, cache, mode).await).await.unwrap();
             let server = tonic::transport::Server::builder().add_service(replica.peer_service());
             let incoming = TcpIncoming::bind(listen).unwrap();
             sender.send(replica).ok();
@@ -274,16 +288,16 @@ pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
 }
 
 pub async fn open(path: &Path) -> Engine {
-    open_with(path, 64 << 20).await
+    open_with(path, 64 << 20, Mode::Device).await
 }
 
-async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
+async fn open_with(path: &Path, log_cache_bytes: u64, mode: Mode) -> Engine {
     // Each open has its own boot nonce, as where the nonce is random.
     static BOOT_NONCES: AtomicU64 = AtomicU64::new(1);
     let options = || Options {
         salvage: true,
         log_cache_bytes,
-        ..Options::new(Mode::Device, KernelBootId(7), BOOT_NONCES.fetch_add(1, Ordering::SeqCst))
+        ..Options::new(mode, KernelBootId(7), BOOT_NONCES.fetch_add(1, Ordering::SeqCst))
     };
     let attempt = || async {
         let directory = FileDirectory::open(path, Backend::Threads).unwrap();

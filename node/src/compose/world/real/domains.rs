@@ -16,7 +16,7 @@ pub(super) async fn watch(replica: Replica, window: SyncWindow) {
     let (mut before, mut logged) = (Vec::new(), Vec::new());
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let found = exceptions(&replica, replica.engine().status().mode, window);
+        let found = exceptions(&replica, replica.modes().effective, window);
         if found == before && found != logged {
             for sentence in &found {
                 warn!(node = %replica.node_id(), "{sentence}");

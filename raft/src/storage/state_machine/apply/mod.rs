@@ -11,8 +11,9 @@ use crate::core::command::{OperationResult, Version, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
+use crate::storage::modes::{allows_replicated, too_few};
 use bytes::Bytes;
-use cairn_engine::{Change, Engine, LogId, Transition};
+use cairn_engine::{Change, Engine, LogId, Mode, Transition};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,6 +60,9 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             Payload::Membership(membership) => {
                 let before = self.image.membership.membership();
                 add_dropped(&mut self.image.removed, before, &membership);
+                if self.image.mode == Some(Mode::Replicated) && too_few(&membership) {
+                    self.image.mode = Some(Mode::Sync);
+                }
                 self.image.membership =
                     Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
@@ -76,15 +80,22 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 }
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) => match codec::decode_epoch(&proposal.meta) {
-                Some((member, epoch)) => {
+            Payload::Normal(proposal) => {
+                if let Some((member, epoch)) = codec::decode_epoch(&proposal.meta) {
                     let membership = self.image.membership.membership();
                     let is_member = |id: NodeId| membership.get_node(&id).is_some();
                     log_epoch(&mut self.image.boot_epochs, member, epoch, is_member);
                     (Vec::new(), Answer::Nothing)
+                } else if let Some(mode) = codec::decode_mode(&proposal.meta) {
+                    let membership = self.image.membership.membership();
+                    if mode != Mode::Replicated || allows_replicated(membership) {
+                        self.image.mode = Some(mode);
+                    }
+                    (Vec::new(), Answer::Nothing)
+                } else {
+                    self.command(id, &proposal.meta)?
                 }
-                None => self.command(id, &proposal.meta)?,
-            },
+            }
         };
         self.transitions.push(Transition { applied: id, changes });
         Ok(answer)

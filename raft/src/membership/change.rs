@@ -1,0 +1,540 @@
+//! Changes of the members, of the mode and of the leader that an operator asks for.
+//!
+//! What holds here:
+//! - a change begins only where it leaves a majority of the voters active and reachable;
+//! - a removal that leaves fewer than three voters begins only after the end of `replicated` is
+//!   committed, every voter that stays has synced everything up to there, and none of them may have
+//!   acknowledged an unsynced write: with so few voters there may be nobody who holds what a power
+//!   cut takes from one. The voters that stay are a majority of those before;
+//! - one change is made after another, each on the membership that this leader saw.
+//!
+//! A call is repeated until the change is done. It keeps nothing between two calls, so that it does
+//! not matter which leader gets them.
+
+use super::reconciler::{Reconciler, alive, caught_up};
+use super::step::{self, Step, View};
+use crate::core::codec;
+use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::raft_metrics::with_metrics;
+use crate::core::runtime;
+use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
+use crate::durability::leadership;
+use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
+use crate::transport::{self, Answer, Contact, PendingJoin};
+use cairn_engine::{LogId, Mode};
+use openraft::{RaftMetrics, ServerState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// More voters cost more than they give: each write goes to all of them.
+const MEMBERS_MAX: usize = 15;
+/// The longest that one step of a change takes before its caller hears of it.
+const STEP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a record may take until it is applied.
+const RECORD_LIMIT: Duration = Duration::from_secs(5);
+
+/// A change of the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// The node of this slot that asks to join becomes a learner, and a voter once it has caught up.
+    Add(u16),
+    /// The slot's voter or learner leaves. Its identity is refused from then on.
+    Remove(u16),
+    /// The node of the same slot that asks to join takes over from this voter, dead or alive.
+    Replace(NodeId),
+    /// The slot's learner becomes a voter now.
+    Promote(u16),
+    /// The slot's member is looked for at this peer address.
+    Move(u16, String),
+}
+
+/// Why a change is not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// This member does not lead.
+    #[error("this member does not lead")]
+    NotLeader {
+        /// Who leads, if known.
+        leader: Option<(NodeId, MemberAddress)>,
+    },
+    /// It would be unsafe or pointless; with the way out.
+    #[error("{0}")]
+    Refused(String),
+    /// This member has stopped.
+    #[error("this member has stopped: {0}")]
+    Stopped(String),
+}
+
+type Changed = Result<Option<String>, ChangeError>;
+
+fn refused<T>(reason: impl Into<String>) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused(reason.into()))
+}
+
+fn waits(reason: impl Into<String>) -> Changed {
+    Ok(Some(reason.into()))
+}
+
+/// What a leader sees when an operator asks for a change.
+struct Seen {
+    metrics: RaftMetrics<TypeConfig>,
+    voters: BTreeSet<NodeId>,
+    healthy: BTreeSet<NodeId>,
+}
+
+impl Seen {
+    fn membership(&self) -> &Membership {
+        self.metrics.membership_config.membership()
+    }
+
+    /// Refuses a configuration that these members could not serve.
+    fn check(&self, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        if step::is_majority(&self.healthy, after) {
+            return Ok(());
+        }
+        let missing: Vec<String> =
+            after.difference(&self.healthy).map(ToString::to_string).collect();
+        refused(format!(
+            "of the {} voters after this change, {} would not be active and reachable now: bring {} back first, or remove \
+             a voter that is gone for good",
+            after.len(),
+            missing.len(),
+            missing.join(" and "),
+        ))
+    }
+}
+
+impl Reconciler {
+    /// Takes the next step of a change. `None`: it is done; else what it waits for.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub(crate) async fn change(&self, change: MemberChange) -> Changed {
+        // What is begun goes on: the reconciler finishes it.
+        let step = runtime::timeout(STEP_LIMIT, self.begin(change)).await;
+        step.unwrap_or_else(|| waits("the members agree on the change"))
+    }
+
+    async fn begin(&self, change: MemberChange) -> Changed {
+        let _one_after_another = self.changing.lock().await;
+        let seen = match self.seen()? {
+            Ok(seen) => seen,
+            Err(reason) => return waits(reason),
+        };
+        match change {
+            MemberChange::Add(slot) => self.add(&seen, slot).await,
+            MemberChange::Remove(slot) => self.remove(&seen, slot).await,
+            MemberChange::Replace(old) => self.replace(&seen, old).await,
+            MemberChange::Promote(slot) => self.promote(&seen, slot).await,
+            MemberChange::Move(slot, address) => self.relocate(&seen, slot, &address).await,
+        }
+    }
+
+    /// What this leader sees, or what a change waits for.
+    fn seen(&self) -> Result<Result<Seen, String>, ChangeError> {
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        if let Err(fatal) = &metrics.running_state {
+            return Err(ChangeError::Stopped(fatal.to_string()));
+        }
+        if metrics.state != ServerState::Leader {
+            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
+        }
+        let [voters] = metrics.membership_config.membership().get_joint_config().as_slice() else {
+            return Ok(Err("another change of the members is under way".into()));
+        };
+        if !is_settled(&metrics) {
+            return Ok(Err("the leader commits what was begun before".into()));
+        }
+        let voters = voters.clone();
+        let timeout = Duration::from_millis(self.member.config.election_min_ms);
+        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
+        if !step::is_majority(&healthy, &voters) {
+            return Ok(Err("the leader has no contact with a majority of the voters".into()));
+        }
+        Ok(Ok(Seen { metrics, voters, healthy }))
+    }
+
+    fn pending_join(&self, slot: u16) -> Option<PendingJoin> {
+        self.fresh_joins().remove(&slot)
+    }
+
+    async fn add(&self, seen: &Seen, slot: u16) -> Changed {
+        if step::voter_of(&seen.voters, slot).is_some() {
+            return Ok(None);
+        }
+        let learner = step::learner_of(seen.membership(), &seen.voters, slot);
+        let Some(joins) = self.pending_join(slot) else {
+            return waits(match learner {
+                Some(learner) => format!("learner {learner} does not answer"),
+                None => format!(
+                    "no node of slot {slot} asks to join: start one with an empty data directory, `slot = {slot}` and `join` \
+                     naming a member"
+                ),
+            });
+        };
+        if seen.membership().nodes().count() >= MEMBERS_MAX && learner.is_none() {
+            return refused(format!(
+                "the cluster has {MEMBERS_MAX} members already, the most there may be"
+            ));
+        }
+        if learner.is_some_and(|known| known != joins.id && alive(&seen.metrics).contains(&known)) {
+            return waits(format!("another learner of slot {slot} catches up"));
+        }
+        if let Some(step) = step::to_learn(seen.membership(), &seen.voters, &joins) {
+            self.take(step, &seen.metrics.membership_config).await;
+        }
+        waits(self.behind(&seen.metrics, &joins))
+    }
+
+    /// Why a learner does not vote yet.
+    fn behind(&self, metrics: &RaftMetrics<TypeConfig>, joins: &PendingJoin) -> String {
+        let last = metrics.last_log_index.unwrap_or(0);
+        let matched = metrics.replication.as_ref().and_then(|all| all.get(&joins.id)?.as_ref());
+        let matched = matched.map_or(0, |matched| matched.index());
+        match joins.active {
+            true => format!(
+                "learner {} catches up: {} entries to go",
+                joins.id,
+                last.saturating_sub(matched)
+            ),
+            false => format!("learner {} recovers", joins.id),
+        }
+    }
+
+    async fn promote(&self, seen: &Seen, slot: u16) -> Changed {
+        let learner = step::learner_of(seen.membership(), &seen.voters, slot);
+        let voter = step::voter_of(&seen.voters, slot);
+        let Some(learner) = learner else {
+            return match voter {
+                Some(_) => Ok(None),
+                None => refused(format!("slot {slot} has no learner: `cairn members add {slot}`")),
+            };
+        };
+        let Some(joins) = self.pending_join(slot).filter(|joins| joins.id == learner) else {
+            return refused(format!("learner {learner} does not answer: look after its node"));
+        };
+        if !self.is_ready(seen, &joins) {
+            return refused(format!(
+                "{}: it votes by itself once it has caught up",
+                self.behind(&seen.metrics, &joins)
+            ));
+        }
+        match voter {
+            Some(old) => self.replace_by(seen, old, learner).await,
+            None => {
+                let mut after = seen.voters.clone();
+                after.insert(learner);
+                let healthy = seen.healthy.iter().copied().chain([learner]).collect();
+                Seen { healthy, metrics: seen.metrics.clone(), voters: BTreeSet::new() }
+                    .check(&after)?;
+                self.take(Step::Promote(learner), &seen.metrics.membership_config).await;
+                self.done_if(|metrics| votes(metrics, learner))
+            }
+        }
+    }
+
+    async fn replace(&self, seen: &Seen, old: NodeId) -> Changed {
+        let slot = old.slot();
+        if step::voter_of(&seen.voters, slot) != Some(old) {
+            return match seen.membership().get_node(&old) {
+                Some(_) => {
+                    refused(format!("member {old} does not vote: `cairn members remove {slot}`"))
+                }
+                None => Ok(None),
+            };
+        }
+        let Some(joins) = self.pending_join(slot).filter(|joins| joins.id != old) else {
+            return waits(format!(
+                "no other node of slot {slot} asks to join: start one with an empty data directory, `slot = {slot}` and \
+                 `join` naming a member"
+            ));
+        };
+        if let Some(step) = step::to_learn(seen.membership(), &seen.voters, &joins) {
+            self.take(step, &seen.metrics.membership_config).await;
+            return waits(self.behind(&seen.metrics, &joins));
+        }
+        if !self.is_ready(seen, &joins) {
+            return waits(self.behind(&seen.metrics, &joins));
+        }
+        self.replace_by(seen, old, joins.id).await
+    }
+
+    async fn replace_by(&self, seen: &Seen, old: NodeId, new: NodeId) -> Changed {
+        let after: BTreeSet<NodeId> =
+            seen.voters.iter().copied().filter(|voter| *voter != old).chain([new]).collect();
+        let healthy = seen.healthy.iter().copied().chain([new]).collect();
+        Seen { healthy, metrics: seen.metrics.clone(), voters: BTreeSet::new() }.check(&after)?;
+        self.leaves(old).await?;
+        self.take(Step::Replace { old, new }, &seen.metrics.membership_config).await;
+        self.done_if(|metrics| votes(metrics, new) && !votes(metrics, old))
+    }
+
+    async fn remove(&self, seen: &Seen, slot: u16) -> Changed {
+        if let Some(learner) = step::learner_of(seen.membership(), &seen.voters, slot) {
+            self.take(Step::Drop(learner), &seen.metrics.membership_config).await;
+            return waits("the slot's learner leaves first");
+        }
+        let Some(leaves) = step::voter_of(&seen.voters, slot) else {
+            return Ok(None);
+        };
+        let mut after = seen.voters.clone();
+        after.remove(&leaves);
+        if after.is_empty() {
+            return refused("it is the last voter: stop its node instead");
+        }
+        seen.check(&after)?;
+        if after.len() < REPLICATED_VOTERS {
+            if self.member.modes.binding() == Mode::Replicated {
+                return refused(format!(
+                    "the cluster would have {} voters, and mode `replicated` needs {REPLICATED_VOTERS} or more: end it with \
+                     `cairn mode set sync` first",
+                    after.len()
+                ));
+            }
+            if let Some(reason) = self.unsynced(seen, &after).await {
+                return waits(reason);
+            }
+        }
+        self.leaves(leaves).await?;
+        self.take(Step::Remove(leaves), &seen.metrics.membership_config).await;
+        self.done_if(|metrics| metrics.membership_config.get_node(&leaves).is_none())
+    }
+
+    /// A voter of these that may not hold, synced, everything up to the end of `replicated`. Each
+    /// syncs that record, and all before it, before it acknowledges it, and from its append on
+    /// acknowledges nothing unsynced. So its flag, once clear, stays clear.
+    async fn unsynced(&self, seen: &Seen, voters: &BTreeSet<NodeId>) -> Option<String> {
+        let member = &self.member;
+        let since = member.modes.since();
+        let asked = voters.iter().map(|voter| async move {
+            let ended = match *voter == member.identity.id() {
+                true => !member.engine.status().unsynced_acks,
+                false => {
+                    let all = seen.metrics.replication.as_ref();
+                    let matched = all.and_then(|all| all.get(voter)?.as_ref());
+                    let holds = matched.is_some_and(|matched| matched.index() >= since);
+                    holds && self.has_ended_replicated(*voter).await
+                }
+            };
+            (*voter, ended)
+        });
+        let answers = futures::future::join_all(asked).await;
+        let waits: Vec<String> = answers
+            .iter()
+            .filter(|(_, ended)| !ended)
+            .map(|(voter, _)| voter.to_string())
+            .collect();
+        (!waits.is_empty()).then(|| {
+            format!("waits until {} has synced what it acknowledged before", waits.join(" and "))
+        })
+    }
+
+    async fn has_ended_replicated(&self, voter: NodeId) -> bool {
+        let answer = self.ask(voter).await;
+        answer.is_some_and(|answer| {
+            let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
+            ended && !answer.unsynced_acks
+        })
+    }
+
+    /// Asks a member at each of its addresses until it answers.
+    async fn ask(&self, asked: NodeId) -> Option<Answer> {
+        let member = &self.member;
+        for address in member.addresses.of(asked, None) {
+            let contact = Contact { address, slot: Some(asked.slot()) };
+            let answer =
+                transport::hello(&member.identity, Some(&member.addresses), &contact).await;
+            if let Some(answer) = answer.ok().filter(|answer| answer.id == asked) {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    async fn relocate(&self, seen: &Seen, slot: u16, address: &str) -> Changed {
+        let known = step::voter_of(&seen.voters, slot)
+            .or_else(|| step::learner_of(seen.membership(), &seen.voters, slot));
+        let Some(known) = known else {
+            return refused(format!("slot {slot} is not a member"));
+        };
+        let logged = seen.membership().get_node(&known);
+        if logged.is_some_and(|logged| logged.peer == address) {
+            return Ok(None);
+        }
+        let member = &self.member;
+        let contact = Contact { address: address.to_owned(), slot: Some(slot) };
+        let answer = transport::hello(&member.identity, Some(&member.addresses), &contact).await;
+        let answer = match answer {
+            Ok(answer) if answer.id == known => answer,
+            Ok(answer) => {
+                return refused(format!("{} answers at {address}, not {known}", answer.id));
+            }
+            Err(status) => {
+                return refused(format!(
+                    "{known} does not answer at {address}: {}",
+                    transport::cause(&status)
+                ));
+            }
+        };
+        let Some(advertised) = answer.address else {
+            return refused(format!("{known} does not say where it is reached"));
+        };
+        if advertised.peer != address {
+            return refused(format!(
+                "{known} answers at {address} but says that it is reached at {}: change `advertise` in its configuration",
+                advertised.peer
+            ));
+        }
+        member.addresses.answered(known, answer.epoch, advertised);
+        waits("the leader logs the address")
+    }
+
+    /// A leader that leaves hands leadership over first, so that its successor removes it.
+    async fn leaves(&self, leaves: NodeId) -> Result<(), ChangeError> {
+        if leaves != self.member.identity.id() {
+            return Ok(());
+        }
+        let limit = Duration::from_millis(self.member.config.election_max_ms);
+        leadership::hand_over(&self.member.raft, limit).await;
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        match metrics.state {
+            ServerState::Leader => refused(
+                "the member leads, and no other member could take over: try again, or choose one with `cairn leader move`",
+            ),
+            _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
+        }
+    }
+
+    fn is_ready(&self, seen: &Seen, joins: &PendingJoin) -> bool {
+        let view = View {
+            own: seen.metrics.id,
+            membership: seen.membership(),
+            alive: &alive(&seen.metrics),
+            caught_up: &caught_up(&seen.metrics),
+            pending_joins: &BTreeMap::new(),
+            moved: &BTreeMap::new(),
+        };
+        step::is_ready(&view, joins)
+    }
+
+    /// Done, if the membership says so by now and it is committed.
+    fn done_if(&self, done: impl Fn(&RaftMetrics<TypeConfig>) -> bool) -> Changed {
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        match is_settled(&metrics) && done(&metrics) {
+            true => Ok(None),
+            false => waits("the members agree on the change"),
+        }
+    }
+
+    /// Commits what acknowledgements mean from now on.
+    pub(crate) async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
+        let _one_after_another = self.changing.lock().await;
+        let seen = match self.seen()? {
+            Ok(seen) => seen,
+            Err(reason) => return refused(format!("{reason}: try again")),
+        };
+        if mode == Mode::Replicated && !allows_replicated(seen.membership()) {
+            return refused(format!(
+                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {}: add members first",
+                seen.voters.len()
+            ));
+        }
+        if self.member.modes.modes().cluster == Some(mode) {
+            return Ok(());
+        }
+        let Some(index) = self.log_mode(mode).await else {
+            let metrics = with_metrics(&self.member.raft, Clone::clone);
+            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
+        };
+        match self.member.modes.modes().cluster == Some(mode) {
+            true => {
+                tracing::warn!(node = %self.member.identity.id(), %mode, index, "an operator changed the cluster's mode");
+                Ok(())
+            }
+            false => refused("another change came in between: look at `cairn mode show`"),
+        }
+    }
+
+    /// Proposes a mode record; its index once it is applied.
+    pub(super) async fn log_mode(&self, mode: Mode) -> Option<u64> {
+        let (reply, answer) = Reply::pair(Box::new(()));
+        let raft = &self.member.raft;
+        raft.client_write_ff(codec::encode_mode(mode), Some(reply)).await.ok()?;
+        let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;
+        Some(engine_log_id(&applied.log_id).index)
+    }
+
+    /// Has the voter of `to`, or the best one, lead. Returns who leads then.
+    pub(crate) async fn move_leader(&self, to: Option<u16>) -> Result<NodeId, ChangeError> {
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        if metrics.state != ServerState::Leader {
+            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
+        }
+        let own = self.member.identity.id();
+        let to = match to {
+            Some(slot) if slot == own.slot() => return Ok(own),
+            Some(slot) => {
+                let timeout = Duration::from_millis(self.member.config.election_min_ms);
+                let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
+                let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
+                let Some(voter) = step::voter_of(&voters, slot) else {
+                    return refused(format!("slot {slot} has no voter"));
+                };
+                let answer = self.ask(voter).await.filter(|_| healthy.contains(&voter));
+                match answer {
+                    None => return refused(format!("member {voter} is not active and reachable")),
+                    Some(answer) if answer.drained => {
+                        return refused(format!(
+                            "an operator keeps member {voter} from leading: end that with `cairn leader drain {slot} --end`"
+                        ));
+                    }
+                    Some(_) => Some(voter),
+                }
+            }
+            None => None,
+        };
+        let limit = Duration::from_millis(self.member.config.election_max_ms);
+        leadership::hand_over_to(&self.member.raft, to, limit).await;
+        // The new leader is known with its first message.
+        let (leader, _) = self.successor(limit).await.ok_or_else(|| {
+            ChangeError::Refused(
+                "no other member took over in time: it is drained, or lacks entries; try again, or name another".into(),
+            )
+        })?;
+        match to.filter(|to| *to != leader) {
+            None => Ok(leader),
+            Some(to) => refused(format!(
+                "member {leader} leads now, since {to} did not take over in time: try again"
+            )),
+        }
+    }
+
+    async fn successor(&self, limit: Duration) -> Option<(NodeId, MemberAddress)> {
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        let own = self.member.identity.id();
+        let known = async {
+            loop {
+                let leader = with_metrics(&self.member.raft, leadership::leader);
+                if let Some(leader) = leader.filter(|(id, _)| *id != own) {
+                    return leader;
+                }
+                runtime::sleep(POLL_INTERVAL).await;
+            }
+        };
+        runtime::timeout(limit, known).await
+    }
+}
+
+fn votes(metrics: &RaftMetrics<TypeConfig>, member: NodeId) -> bool {
+    metrics.membership_config.voter_ids().any(|voter| voter == member)
+}
+
+/// The membership is committed, and an entry of the leader's own term: only then it knows what is
+/// committed.
+pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
+    let committed =
+        metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
+    let applied: Option<LogId> = metrics.last_applied.as_ref().map(engine_log_id);
+    committed && applied.is_some_and(|applied| applied.term == metrics.current_term)
+}

@@ -1,0 +1,265 @@
+//! What an acknowledgement of this member means.
+//!
+//! The log holds the least that it means, the cluster's mode: the first leader logs the one of its
+//! configuration, and an operator changes it. A member may be stricter, since its drive may not
+//! allow the mode; it is never laxer. `sync` is stricter than `device`, and `device` than
+//! `replicated`.
+//!
+//! What holds here:
+//! - a stricter mode binds from its append on, so that every acknowledgement behind it in the log
+//!   means it; a laxer one from its apply on, when no other leader can take it back;
+//! - fewer than three voters never run `replicated`: a membership of fewer binds like a mode;
+//! - until everything that the log held when the process began is applied, every acknowledgement
+//!   waits for its sync, since an entry among it may ask for that;
+//! - this is the only place that tells the engine whether to wait.
+
+use crate::core::codec;
+use crate::core::types::{Membership, Payload};
+use cairn_engine::{Engine, Mode};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// Mode `replicated` relies on other members that hold what a power cut takes from one.
+pub(crate) const REPLICATED_VOTERS: usize = 3;
+
+/// The modes of a member, as far as it knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// What the log says, as far as it is applied here. `None`: nothing yet.
+    pub cluster: Option<Mode>,
+    /// The laxest that this member's drive and engine allow.
+    pub own: Mode,
+    /// What its acknowledgements mean at least: the stricter of both, and `sync` before the log says
+    /// anything.
+    pub effective: Mode,
+}
+
+/// The mode in force on this member.
+pub(crate) struct ModeInForce {
+    engine: Engine,
+    own: Mode,
+    state: Mutex<State>,
+}
+
+struct State {
+    applied: Option<Mode>,
+    /// The record of the applied mode is at this index or before it.
+    since: u64,
+    /// What appended entries ask for that are not applied yet, by index.
+    appended: BTreeMap<u64, Mode>,
+    /// Entries up to this one may ask for a mode, and this process has not read them.
+    unread: Option<u64>,
+    /// The leader asks for the fast ack mode.
+    fast: bool,
+}
+
+impl State {
+    fn binding(&self) -> Mode {
+        if self.unread.is_some() {
+            return Mode::Sync;
+        }
+        let applied = self.applied.unwrap_or(Mode::Sync);
+        self.appended.values().copied().fold(applied, stricter)
+    }
+}
+
+/// The stricter of two modes.
+pub(crate) fn stricter(one: Mode, other: Mode) -> Mode {
+    let strictness = |mode| match mode {
+        Mode::Replicated => 0,
+        Mode::Device => 1,
+        Mode::Sync => 2,
+    };
+    if strictness(other) > strictness(one) { other } else { one }
+}
+
+/// Whether `replicated` may run under this membership: one configuration, of enough voters.
+pub(crate) fn allows_replicated(membership: &Membership) -> bool {
+    membership.get_joint_config().len() == 1 && !too_few(membership)
+}
+
+/// Whether a configuration of this membership has too few voters for `replicated`.
+pub(crate) fn too_few(membership: &Membership) -> bool {
+    membership.get_joint_config().iter().any(|voters| voters.len() < REPLICATED_VOTERS)
+}
+
+/// The least that an entry asks for.
+fn asked(payload: &Payload) -> Option<Mode> {
+    match payload {
+        Payload::Normal(proposal) => codec::decode_mode(&proposal.meta),
+        // Anything but `replicated`.
+        Payload::Membership(membership) => too_few(membership).then_some(Mode::Device),
+        Payload::Blank => None,
+    }
+}
+
+impl ModeInForce {
+    /// `last`: the last entry of the log.
+    pub(crate) fn new(engine: Engine, own: Mode, last: Option<u64>) -> ModeInForce {
+        engine.set_safe_acks(true);
+        let state =
+            State { applied: None, since: 0, appended: BTreeMap::new(), unread: last, fast: false };
+        ModeInForce { engine, own, state: Mutex::new(state) }
+    }
+
+    /// An entry is about to be appended. Call this before the engine has it.
+    pub(crate) fn appended(&self, index: u64, payload: &Payload) {
+        if let Some(mode) = asked(payload) {
+            self.change(|state| {
+                state.appended.insert(index, mode);
+            });
+        }
+    }
+
+    /// The log ends with this entry now.
+    pub(crate) fn truncated(&self, last: Option<u64>) {
+        self.change(|state| match last {
+            None => (state.appended, state.unread) = (BTreeMap::new(), None),
+            Some(last) => {
+                state.appended.retain(|index, _| *index <= last);
+                state.unread = state.unread.map(|unread| unread.min(last));
+            }
+        });
+    }
+
+    /// Everything up to `through` is applied, and the log says this mode there.
+    pub(crate) fn applied(&self, through: u64, mode: Option<Mode>) {
+        {
+            let state = self.state.lock();
+            let nothing_new = state.applied == mode
+                && state.unread.is_none()
+                && state.appended.first_key_value().is_none_or(|(first, _)| *first > through);
+            if nothing_new {
+                return;
+            }
+        }
+        self.change(|state| {
+            if state.applied != mode {
+                (state.applied, state.since) = (mode, through);
+            }
+            state.appended.retain(|index, _| *index > through);
+            state.unread = state.unread.filter(|unread| *unread > through);
+        });
+    }
+
+    /// The leader, this member or another one, asks for the fast ack mode, or for the safe one.
+    pub(crate) fn set_fast(&self, fast: bool) {
+        self.change(|state| state.fast = fast);
+    }
+
+    /// What the log asks for: the strictest of the applied mode and of those that are only appended.
+    pub(crate) fn binding(&self) -> Mode {
+        self.state.lock().binding()
+    }
+
+    /// A member whose log reaches this index holds the record of the mode that is applied here.
+    pub(crate) fn since(&self) -> u64 {
+        self.state.lock().since
+    }
+
+    pub(crate) fn modes(&self) -> Modes {
+        let state = self.state.lock();
+        let cluster = state.applied;
+        Modes {
+            cluster,
+            own: self.own,
+            effective: stricter(cluster.unwrap_or(Mode::Sync), self.own),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let safe = match self.own {
+            Mode::Sync => true,
+            Mode::Device => state.binding() == Mode::Sync,
+            Mode::Replicated => state.binding() != Mode::Replicated || !state.fast,
+        };
+        // Under the lock: two changes reach the engine in their order.
+        self.engine.set_safe_acks(safe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{MemberAddress, NodeId};
+    use crate::core::types::Proposal;
+    use crate::storage::tests::engine;
+
+    async fn mode_in_force(own: Mode, last: Option<u64>) -> (ModeInForce, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        (ModeInForce::new(engine(&folder).await, own, last), folder)
+    }
+
+    fn record(mode: Mode) -> Payload {
+        let Proposal { meta, values } = codec::encode_mode(mode);
+        Payload::Normal(Proposal { meta, values })
+    }
+
+    fn of(voters: u16) -> Membership {
+        let ids: Vec<NodeId> = (1..=voters).map(|slot| NodeId::new(slot, 1)).collect();
+        let nodes: BTreeMap<_, _> = ids.iter().map(|id| (*id, MemberAddress::default())).collect();
+        Membership::new(vec![ids.into_iter().collect()], nodes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn before_the_log_says_anything_everything_is_synced() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        assert_eq!(modes.binding(), Mode::Sync);
+        assert_eq!(modes.modes().effective, Mode::Sync);
+        modes.applied(3, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn a_stricter_mode_binds_from_its_append_and_a_laxer_one_from_its_apply() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &record(Mode::Sync));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.appended(10, &record(Mode::Replicated));
+        modes.applied(8, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Sync, "an entry before it");
+        modes.applied(9, Some(Mode::Sync));
+        assert_eq!((modes.binding(), modes.since()), (Mode::Sync, 9));
+        modes.applied(10, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_another_leader_took_back_binds_no_more() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &record(Mode::Sync));
+        modes.truncated(Some(9));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.truncated(Some(8));
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
+    async fn what_the_log_held_at_the_start_may_ask_for_syncs() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
+        modes.applied(15, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.applied(20, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated);
+        let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
+        modes.applied(15, Some(Mode::Replicated));
+        modes.truncated(Some(15));
+        modes.applied(15, Some(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Replicated, "the rest was cut");
+    }
+
+    #[tokio::test]
+    async fn fewer_than_three_voters_end_replicated_from_the_append_on() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Replicated));
+        modes.appended(9, &Payload::Membership(of(3)));
+        assert_eq!(modes.binding(), Mode::Replicated);
+        modes.appended(10, &Payload::Membership(of(2)));
+        assert_eq!(modes.binding(), Mode::Device);
+        assert!(allows_replicated(&of(3)) && !allows_replicated(&of(2)));
+    }
+}

@@ -1,0 +1,217 @@
+//! Members are added and removed, and the mode changes.
+
+use crate::support::{Cluster, format, put, quick, until, value, write};
+use cairn_engine::Mode;
+use cairn_raft::{ChangeError, MemberChange, NodeId, Role};
+
+/// A cluster of one, and nodes of the slots up to `size` that are not members.
+async fn of_one(size: u16) -> Cluster {
+    let mut cluster = Cluster::new(size, quick).await;
+    (cluster.founders, cluster.mode) = (1, Mode::Replicated);
+    cluster.start(1).await;
+    cluster.leader().await;
+    cluster
+}
+
+/// Asks whoever leads until the change is done.
+///
+/// # Errors
+/// The refusal.
+async fn change(cluster: &Cluster, change: MemberChange) -> Result<(), String> {
+    let asked = async {
+        loop {
+            let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
+            if let Some(leader) = leader {
+                match leader.change_members(change.clone()).await {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(_)) | Err(ChangeError::NotLeader { .. }) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let limit = std::time::Duration::from_secs(120);
+    tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| panic!("never done: {change:?}"))
+}
+
+async fn set_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
+    for _ in 0..200 {
+        let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
+        match leader {
+            Some(leader) => match leader.set_mode(mode).await {
+                Ok(()) => return Ok(()),
+                Err(ChangeError::Refused(reason)) if !reason.contains("try again") => {
+                    return Err(reason);
+                }
+                Err(_) => {}
+            },
+            None => {}
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("the mode never changed");
+}
+
+fn voters(cluster: &Cluster, slot: u16) -> Vec<u16> {
+    let members = cluster.replica(slot).status().members;
+    members.iter().filter(|member| member.voter).map(|member| member.id.slot()).collect()
+}
+
+async fn until_voters(cluster: &Cluster, slot: u16, expected: &[u16]) {
+    until("the voters", || (voters(cluster, slot) == expected).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
+    let mut cluster = of_one(3).await;
+    cluster.put("by one", "1").await;
+    until("the first mode", || cluster.replica(1).modes().cluster).await;
+    assert_eq!(cluster.replica(1).modes().cluster, Some(Mode::Sync), "one voter");
+    let refused = set_mode(&cluster, Mode::Replicated).await.unwrap_err();
+    assert!(refused.contains("needs 3 voters"), "{refused}");
+    cluster.start(2).await;
+    change(&cluster, MemberChange::Add(2)).await.unwrap();
+    until_voters(&cluster, 2, &[1, 2]).await;
+    cluster.put("by two", "2").await;
+    cluster.start(3).await;
+    change(&cluster, MemberChange::Add(3)).await.unwrap();
+    until_voters(&cluster, 3, &[1, 2, 3]).await;
+    cluster.put("by three", "3").await;
+    set_mode(&cluster, Mode::Replicated).await.unwrap();
+    until("the mode everywhere", || {
+        cluster.replicas().all(|one| one.modes().effective == Mode::Replicated).then_some(())
+    })
+    .await;
+    // Long enough for the fast ack mode and a set flag.
+    let mut number = 0;
+    while !cluster.replicas().any(|one| one.engine().status().unsynced_acks) {
+        let leader = cluster.leader().await;
+        let puts = (0..8).map(|of| leader.write(put(&format!("unsynced {of}"), "x")));
+        futures::future::join_all(puts).await;
+        number += 1;
+        assert!(number < 10_000, "the flag is never set");
+    }
+    let refused = change(&cluster, MemberChange::Remove(3)).await.unwrap_err();
+    assert!(refused.contains("cairn mode set sync"), "{refused}");
+    set_mode(&cluster, Mode::Sync).await.unwrap();
+
+    // The leader leaves.
+    let leader = cluster.leader().await.node_id().slot();
+    change(&cluster, MemberChange::Remove(leader)).await.unwrap();
+    let stay: Vec<u16> = (1..=3).filter(|slot| *slot != leader).collect();
+    until_voters(&cluster, stay[0], &stay).await;
+    until("the removed member knows", || cluster.replica(leader).removed_reason()).await;
+    cluster.kill(leader).await;
+    cluster.put("by two again", "4").await;
+    assert!(cluster.replicas().all(|one| !one.engine().status().unsynced_acks));
+    change(&cluster, MemberChange::Remove(stay[1])).await.unwrap();
+    cluster.kill(stay[1]).await;
+    cluster.put("by one again", "5").await;
+    let refused = change(&cluster, MemberChange::Remove(stay[0])).await.unwrap_err();
+    assert!(refused.contains("last voter"), "{refused}");
+    for (key, expected) in
+        [("by one", "1"), ("by two", "2"), ("by three", "3"), ("by two again", "4")]
+    {
+        assert_eq!(value(cluster.replica(stay[0]), key).await.unwrap(), expected);
+    }
+    // A cluster of one comes back by itself.
+    cluster.kill(stay[0]).await;
+    cluster.start(stay[0]).await;
+    cluster.put("by one, restarted", "6").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_leaves_no_majority_is_refused_and_a_dead_member_can_be_removed() {
+    let mut cluster = Cluster::new(3, quick).await;
+    for slot in 1..=3 {
+        cluster.start(slot).await;
+    }
+    cluster.put("a", "1").await;
+    cluster.kill(3).await;
+    let leader = cluster.leader().await.node_id().slot();
+    let other = if leader == 1 { 2 } else { 1 };
+    let refused = until_refused(&cluster, MemberChange::Remove(other)).await;
+    assert!(refused.contains("would not be active and reachable"), "{refused}");
+    change(&cluster, MemberChange::Remove(3)).await.unwrap();
+    until_voters(&cluster, leader, &[1, 2]).await;
+    cluster.put("b", "2").await;
+    // The removed one is refused when it comes back.
+    cluster.start(3).await;
+    until("the reason", || cluster.replica(3).removed_reason()).await;
+    cluster.kill(3).await;
+    // An empty disk in its slot is added again.
+    cluster.members[2].folder = tempfile::tempdir().unwrap();
+    format(&cluster.members[2].folder, 3, 777).await;
+    cluster.start(3).await;
+    change(&cluster, MemberChange::Add(3)).await.unwrap();
+    until_voters(&cluster, 3, &[1, 2, 3]).await;
+    cluster.put("c", "3").await;
+    cluster.converge().await;
+}
+
+/// The leader notices only after a while that a member is gone.
+async fn until_refused(cluster: &Cluster, change: MemberChange) -> String {
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    self::change(cluster, change).await.unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_member_is_replaced_only_when_an_operator_says_so() {
+    let mut cluster = Cluster::new(4, quick).await;
+    cluster.founders = 3;
+    for slot in 1..=3 {
+        cluster.start(slot).await;
+    }
+    cluster.put("a", "1").await;
+    // A second node of slot 3, on the fourth disk.
+    cluster.members[3].folder = tempfile::tempdir().unwrap();
+    format(&cluster.members[3].folder, 3, 777).await;
+    cluster.start(4).await;
+    let (old, new) = (NodeId::new(3, 103), NodeId::new(3, 777));
+    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+    let leader = cluster.replica(1).leader().unwrap().0.slot();
+    assert!(cluster.replica(leader).status().members.iter().all(|member| member.id != new));
+    change(&cluster, MemberChange::Replace(old)).await.unwrap();
+    until("the new identity votes", || cluster.replica(4).votes().then_some(())).await;
+    until("the old one knows", || cluster.replica(3).removed_reason()).await;
+    cluster.kill(3).await;
+    cluster.put("b", "2").await;
+    change(&cluster, MemberChange::Replace(old)).await.expect("done before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_moves_where_an_operator_wants_it_and_a_drained_member_does_not_lead() {
+    let mut cluster = Cluster::started(3, quick).await;
+    cluster.put("a", "1").await;
+    let leader = cluster.leader().await.node_id().slot();
+    let to = if leader == 1 { 2 } else { 1 };
+    let now = cluster.replica(leader).move_leader(Some(to)).await.unwrap();
+    assert_eq!(now.slot(), to);
+    assert_eq!(cluster.leader().await.node_id().slot(), to);
+    cluster.replica(to).drain(std::time::Duration::from_secs(600)).await.unwrap();
+    let after = cluster.leader().await.node_id().slot();
+    assert_ne!(after, to);
+    let drained = cluster.replica(to).drained_for();
+    assert!(drained.is_some_and(|left| left.as_secs() > 500), "{drained:?}");
+    let refused = cluster.replica(after).move_leader(Some(to)).await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    // The leader dies: the third one leads, never the drained one.
+    let third = (1..=3).find(|slot| *slot != to && *slot != after).unwrap();
+    until("the old leader leads again", || {
+        cluster.replicas().any(|one| one.status().role == Role::Leader).then_some(())
+    })
+    .await;
+    let leads = cluster.leader().await.node_id().slot();
+    cluster.kill(leads).await;
+    let expected = if leads == after { third } else { after };
+    until("the third one leads", || {
+        (cluster.replica(expected).status().role == Role::Leader).then_some(())
+    })
+    .await;
+    write(cluster.replica(expected), put("b", "2")).await;
+    cluster.replica(to).drain(std::time::Duration::ZERO).await.unwrap();
+    assert_eq!(cluster.replica(to).drained_for(), None);
+    cluster.replica(expected).move_leader(Some(to)).await.unwrap();
+    assert_eq!(cluster.leader().await.node_id().slot(), to);
+}
