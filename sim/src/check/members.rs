@@ -52,9 +52,10 @@ impl Members {
         None
     }
 
-    /// This identity leads this term. A leader that others have left behind may not know it yet.
+    /// This identity leads this term. A leader that others have left behind may not know it yet, and
+    /// one that finished the change which drops it leads on until another one is elected.
     pub fn leads(&self, id: NodeId, term: u64) -> Option<Violation> {
-        let dropped = self.dropped.get(&id).filter(|dropped| term >= **dropped)?;
+        let dropped = self.dropped.get(&id).filter(|dropped| term > **dropped)?;
         let detail = format!("{id} was dropped in term {dropped} and leads term {term}");
         Some(Violation::new(NAME, detail))
     }
@@ -77,9 +78,10 @@ mod tests {
         let mut members = Members::default();
         assert_eq!(members.saw(std::slice::from_ref(&before)), None);
         assert_eq!(members.settled(2, &after), None);
-        assert!(members.leads(NodeId::new(2, 2), 2).is_some());
+        assert!(members.leads(NodeId::new(2, 2), 3).is_some());
+        assert_eq!(members.leads(NodeId::new(2, 2), 2), None, "it finished the change itself");
         assert_eq!(members.leads(NodeId::new(2, 2), 1), None, "a leader that was left behind");
-        assert_eq!(members.leads(NodeId::new(2, 3), 2), None);
+        assert_eq!(members.leads(NodeId::new(2, 3), 3), None);
         assert_eq!(members.settled(1, &before), None, "a leader of an older term");
         assert!(members.settled(2, &before).is_some());
     }
@@ -109,6 +111,6 @@ mod tests {
         assert_eq!(members.saw(&[before.clone(), after.clone()]), None);
         assert_eq!(members.settled(2, &before), None, "the next leader never saw the joint one");
         assert_eq!(members.settled(2, &after), None, "it makes the change itself");
-        assert!(members.leads(NodeId::new(2, 2), 2).is_some());
+        assert!(members.leads(NodeId::new(2, 2), 3).is_some());
     }
 }

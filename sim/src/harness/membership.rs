@@ -6,8 +6,8 @@
 //! its machine counts as one that lacks what it acknowledged, so that no more members lack some
 //! than the cluster survives.
 //!
-//! What holds here: one change at a time; an identity that the leader said is removed is in no later
-//! leader's configuration, and never leads again. A member is never replaced by another identity
+//! What holds here: one change at a time; an identity that the leader said is removed is in no
+//! leader's configuration from that term on, and leads no later term. A member is never replaced by another identity
 //! while it is alive: a machine runs one node.
 
 use super::cluster::{Cluster, virtual_time};
@@ -62,9 +62,11 @@ impl Operator {
     /// A leader uses these configurations.
     pub(super) fn check(&self, leader: &ReplicaStatus) -> Option<Violation> {
         let removed = self.removed.lock();
-        let mut gone = removed.iter().filter(|(_, since)| leader.term >= **since);
-        let (id, since) = gone.find(|(id, _)| {
-            leader.node_id == **id || leader.configurations.iter().any(|all| all.contains(id))
+        let (id, since) = removed.iter().find(|(id, since)| {
+            // One that was elected in a joint configuration may finish its own removal.
+            let leads = leader.node_id == **id && leader.term > **since;
+            let counts = || leader.configurations.iter().any(|all| all.contains(id));
+            leads || leader.term >= **since && counts()
         })?;
         let detail = format!(
             "{id} was removed in term {since}; {} leads term {} with {:?}",
