@@ -226,9 +226,6 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         finale::start(&cluster, &dead).await;
     }
     let stuck = finale::stuck(&cluster).await;
-    if !stuck {
-        membership::finish(&cluster).await;
-    }
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients.into_iter().chain(churning).chain(filling.filter(|_| !stuck)) {
@@ -245,13 +242,14 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     }
     if stuck {
         finale::decide(&cluster).await;
-        membership::finish(&cluster).await;
     }
     let end = match cluster.decided() {
         true => None,
         false => Some(serve(&cluster, &hosts, last, &recorder).await?),
     };
     minority_down::speed_up(&cluster);
+    // A slow disk may take a minute for a snapshot.
+    membership::finish(&cluster).await;
     let cut = *signals.all_cut.lock();
     if cluster.decided() && (cut.is_some() || plan.keeps_disks()) {
         let end = serve(&cluster, &hosts, last, &Recorder::new(trace.clone())).await?;
