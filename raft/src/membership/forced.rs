@@ -37,6 +37,8 @@ pub struct Survivor {
     pub applied: Option<LogId>,
     /// The voters of the last membership in its log, and where they were.
     pub voters: BTreeMap<NodeId, MemberAddress>,
+    /// Its configurations: two while a change was under way; then a majority of each was needed.
+    pub configurations: Vec<BTreeSet<NodeId>>,
 }
 
 impl Survivor {
@@ -53,6 +55,7 @@ impl Survivor {
             last_log: engine.log_bounds(GROUP).last,
             applied: engine.applied(GROUP),
             voters: membership.voter_ids().map(|id| (id, address(&id))).collect(),
+            configurations: membership.get_joint_config().clone(),
         })
     }
 }
@@ -107,10 +110,11 @@ pub async fn force_new_cluster(
     let term = last.term.max(voted) + 1;
     engine.save_vote(GROUP, &encode_vote(&Vote::new(term, own))).await?;
     let alone = Membership::new(vec![BTreeSet::from([own])], BTreeMap::from([(own, address)]));
+    // The membership is the last: without it the member cannot be elected.
     let payloads = [
-        Payload::Membership(alone.map_err(unreadable)?),
         Payload::Normal(codec::encode_unsafe_recovery(own)),
         Payload::Normal(codec::encode_mode(Mode::Sync)),
+        Payload::Membership(alone.map_err(unreadable)?),
     ];
     let entries = payloads.into_iter().zip(last.index + 1..).map(|(payload, index)| {
         let (meta, values) = codec::encode_payload(payload);

@@ -35,6 +35,8 @@ pub(crate) struct Image {
     pub(crate) boot_epochs: BootEpochsImage,
     /// The least that an acknowledgement means. `None`: not logged yet.
     pub(crate) mode: Option<Mode>,
+    /// The index of the entry that set it.
+    pub(crate) mode_index: u64,
 }
 
 impl Image {
@@ -58,6 +60,7 @@ impl Image {
                 0 => None,
                 number => Some(codec::mode_from_number(number).ok_or(Malformed("no mode"))?),
             },
+            mode_index: message.mode_index,
         })
     }
 }
@@ -80,6 +83,7 @@ impl MachineImage for Image {
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
             boot_epochs: self.boot_epochs.iter().map(epoch_to_proto).collect(),
             mode: self.mode.map_or(0, codec::mode_to_number),
+            mode_index: self.mode_index,
         };
         message.encode_to_vec()
     }
@@ -145,6 +149,7 @@ mod tests {
             removed: vec![5, 6],
             boot_epochs: vec![proto::MemberEpoch { node_id, boot_epoch: 3, boot_nonce: 9 }],
             mode: 3,
+            mode_index: 4,
         }
     }
 
