@@ -7,10 +7,10 @@
 //! its sequence. So a damaged journal excuses a missing value only if a damaged block may carry it.
 
 use super::machine::Machine;
-use cairn_engine::KeyEntry;
 use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{KeyEntry, ValueRef};
 use std::collections::BTreeMap;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Bytes of a commit block before its records.
 const HEADER_BYTES: usize = 96;
@@ -40,11 +40,32 @@ impl Carried {
         not_placed(blocks, &damaged, slots, covered)
     }
 
-    /// Whether the value of this key may be in the journal alone.
-    pub(super) fn may_hold(&self, entry: &KeyEntry) -> bool {
+    /// Whether the value of this key may be in the journal alone, or its tail: compaction moves
+    /// tails, and a journal block carries a few of them as it carries small values.
+    pub(super) fn may_hold(&self, machine: &Machine, entry: &KeyEntry) -> bool {
         let hash = |bytes: &[u8]| xxh3_128(bytes) == entry.value.hash;
         (self.incomplete && entry.value.len <= CARRIED_MAX)
             || self.records.windows(entry.value.len as usize).any(hash)
+            || self.holds_tail(machine, &entry.value)
+    }
+
+    fn holds_tail(&self, machine: &Machine, at: &ValueRef) -> bool {
+        let segments: Vec<_> = at.segments().collect();
+        let Some((tail, rest)) = segments.split_last() else { return false };
+        let tail_bytes = (tail.end - tail.start) as usize;
+        let mut blocks = Xxh3::new();
+        for part in rest {
+            let bytes =
+                machine.disk.bytes(FileKind::Data, part.start, (part.end - part.start) as usize);
+            let Some(bytes) = bytes else { return false };
+            blocks.update(&bytes);
+        }
+        let matches = |bytes: &[u8]| {
+            let mut whole = blocks.clone();
+            whole.update(bytes);
+            whole.digest128() == at.hash
+        };
+        tail_bytes < BLOCK && !rest.is_empty() && self.records.windows(tail_bytes).any(matches)
     }
 }
 

@@ -56,7 +56,7 @@ fn not_carried(
 ) -> Vec<(Bytes, KeyEntry)> {
     if !keys.is_empty() {
         let carried = Carried::read(machine, node.engine().identity().incarnation);
-        keys.retain(|(_, entry)| !carried.may_hold(entry));
+        keys.retain(|(_, entry)| !carried.may_hold(machine, entry));
     }
     keys
 }

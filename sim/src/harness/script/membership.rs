@@ -53,7 +53,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "one that stays is cut",
             "all are cut",
             "cut in the joint configuration",
-            "the one that leaves leads and finishes its removal",
             REMOVED,
             AGAIN,
         ],
@@ -360,16 +359,8 @@ async fn cut_in_a_removal(mut stage: Stage) -> Played {
     }
     stage.pass(0, 2_500).await;
     stage.start(&cut).await;
-    let mut led = false;
-    stage
-        .within(CHANGE, || {
-            led |= joint(&stage) && stage.leads(&stage.all()).is_some_and(|(_, now)| now == leaves);
-            removing.is_finished()
-        })
-        .await;
     tokio::time::timeout(CHANGE, removing).await.map_err(|_| "a removal")?.ok();
     stage.reached(REMOVED);
-    stage.reached_if(led && leaves != leader, "the one that leaves leads and finishes its removal");
     stage.still_serves("after a power cut in the middle").await?;
     stage.grow_again(&[leaves]).await
 }
