@@ -177,20 +177,23 @@ impl LocalMember {
         leader: NodeId,
         unsafe_recovery: bool,
     ) -> Result<Vote, String> {
-        let mut addresses = self.addresses.of(leader, None);
-        if addresses.is_empty() {
-            // Nothing is left of its log, which told where the members are.
-            let seeds = self.config.contacts().collect();
-            addresses.extend(find(&self.identity, &self.addresses, leader, seeds).await);
-        }
         let mut answer = Err("this member knows no address of that leader".to_owned());
-        for address in addresses {
+        for address in self.addresses.of(leader, None) {
             answer = ask_to_recover(&self.identity, leader, &address, unsafe_recovery).await;
             if answer.is_ok() {
-                break;
+                return answer;
             }
         }
-        answer
+        // What is left of its log does not tell where the leader is. The story: the leader moved, the
+        // log said so, and this member lost that part of its log. The leader announces itself no more.
+        let others = self.addresses.others().into_iter().map(|(_, address)| address);
+        let asked = self.config.contacts().chain(others).collect();
+        match find(&self.identity, &self.addresses, leader, asked).await {
+            Some(address) => {
+                ask_to_recover(&self.identity, leader, &address, unsafe_recovery).await
+            }
+            None => answer,
+        }
     }
 
     /// The member's own state machine has applied the record of its own boot epoch: become active.

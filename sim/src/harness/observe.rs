@@ -51,7 +51,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
             }
             if let Some((_, node)) = machine.node().filter(|_| round.is_multiple_of(ROUNDS_TO_KEYS))
             {
-                live::check(&cluster, machine, &node);
+                live::check(&cluster, machine, &node).await;
             }
             if let Some(engine) = check(&cluster, machine, &seen) {
                 read_log(&cluster, machine, &engine, &seen).await;
