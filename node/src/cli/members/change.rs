@@ -27,11 +27,11 @@ pub(super) struct ChangeArgs {
     #[command(flatten)]
     cluster: ClusterOptions,
 
-    /// Return as soon as the change is under way; the same command later says how far it is
+    /// Return at once; the same command later takes the change further, and says how far it is
     #[arg(long)]
     no_wait: bool,
 
-    /// How long to wait until the change is done; the same command goes on waiting [default: 1h]
+    /// How long to wait until the change is done; the same command later goes on from there [default: 1h]
     #[arg(long, default_value = "1h", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
     #[arg(hide_env = true, hide_default_value = true)]
     timeout: Duration,
@@ -109,7 +109,7 @@ async fn wait(
         }
         if began.elapsed() + poll > args.timeout {
             let why = under_way.unwrap_or_else(|| "no leader answered".into());
-            let last_error = format!("not done yet: {why}; the same command goes on waiting");
+            let last_error = format!("not done yet: {why}; the same command goes on from there");
             return Err(Error::DeadlineExceeded { last_error }.into());
         }
         tokio::time::sleep(poll).await;

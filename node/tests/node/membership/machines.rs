@@ -34,6 +34,8 @@ impl Network {
     /// # Errors
     /// What this machine does not allow.
     fn of(machines: usize) -> Result<Network, String> {
+        let nsenter = Command::new("nsenter").arg("--version").output();
+        nsenter.map_err(|error| format!("nsenter: {error}"))?;
         let network = Network { name: format!("cairn-{}", std::process::id()), machines };
         let hub = network.hub();
         ip(&["netns", "add", &hub])?;

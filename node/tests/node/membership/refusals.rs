@@ -86,6 +86,7 @@ async fn what_is_not_there_is_neither_added_promoted_moved_nor_led_by() {
         let ran = cluster.cairn(&["members", change, &slot, "--timeout", "1s"]);
         assert_eq!(ran.code, 6, "{ran:?}");
         assert!(ran.stderr.contains(words), "{words} is not in {}", ran.stderr);
+        assert!(ran.stderr.contains("the same command goes on from there"), "{ran:?}");
         let ran = cluster.cairn(&["members", change, &slot, "--no-wait"]);
         assert_eq!(ran.code, 0, "{ran:?}");
         assert!(ran.stdout.contains(&format!("not done yet: {words}")), "{ran:?}");
