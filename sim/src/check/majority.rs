@@ -41,9 +41,8 @@ mod tests {
     #[test]
     fn a_minority_may_lack_what_is_applied() {
         let id = LogId { term: 2, index: 7 };
-        let lacks = |voters: &[u16], lacking: &[u16]| {
-            check(&[set(voters)], id, 1, &set(lacking)).is_some()
-        };
+        let lacks =
+            |voters: &[u16], lacking: &[u16]| check(&[set(voters)], id, 1, &set(lacking)).is_some();
         assert!(!lacks(&[1, 2, 3], &[]));
         assert!(!lacks(&[1, 2, 3], &[2]));
         assert!(lacks(&[1, 2, 3], &[2, 3]));

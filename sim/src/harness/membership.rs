@@ -207,8 +207,7 @@ impl Nemesis {
         let mut millis =
             |range: std::ops::Range<u64>| Duration::from_millis(self.rng.random_range(range));
         let (lingers, stay) = (millis(0..3_000), millis(500..6_000));
-        let mut death =
-            || if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
+        let mut death = || if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
         let (dead, back) = (death(), death());
         Leave {
             target,

@@ -36,9 +36,7 @@ pub(in crate::harness) fn judge(
     let window = cluster.plan.sync_interval + SYNC_TAKES;
     let safe = cut.map_or(0, |cut| cut.saturating_sub(window).as_nanos());
     let is_safe = |record: &Record| {
-        record.synced
-            || u128::from(record.returned) <= safe
-            || cluster.promises.covers(record)
+        record.synced || u128::from(record.returned) <= safe || cluster.promises.covers(record)
     };
     let before = records.iter().filter(|record| is_safe(record) && record.is_applied()).count();
     cluster.trace.event(format!("{before} writes were synced, or acknowledged before the window"));
