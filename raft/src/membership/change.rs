@@ -11,7 +11,8 @@
 //! A call is repeated until the change is done. It keeps nothing between two calls, so that it does
 //! not matter which leader gets them.
 
-use super::reconciler::{Reconciler, alive, caught_up};
+use super::reconciler::Reconciler;
+use super::seen::{alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::codec;
 use crate::core::ids::{MemberAddress, NodeId};
@@ -21,7 +22,7 @@ use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
 use crate::durability::leadership;
 use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
 use crate::transport::{self, Contact, PendingJoin};
-use cairn_engine::{LogId, Mode};
+use cairn_engine::Mode;
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -419,13 +420,19 @@ impl Reconciler {
     /// Commits what acknowledgements mean from now on.
     pub(crate) async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
         let _one_after_another = self.changing.lock().await;
-        let seen = match self.seen()? {
-            Ok(seen) => seen,
-            Err(reason) => return refused(format!("{reason}: try again")),
+        let began = runtime::now();
+        let seen = loop {
+            match self.seen()? {
+                Ok(seen) => break seen,
+                Err(_) if runtime::now() - began < RECORD_LIMIT => {
+                    runtime::sleep(Duration::from_millis(50)).await;
+                }
+                Err(reason) => return refused(format!("{reason}: try again")),
+            }
         };
         if mode == Mode::Replicated && !allows_replicated(seen.membership()) {
             return refused(format!(
-                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {}: add members first",
+                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {}: add members first (`cairn members add`)",
                 seen.voters.len()
             ));
         }
@@ -524,13 +531,4 @@ impl Reconciler {
 
 fn votes(metrics: &RaftMetrics<TypeConfig>, member: NodeId) -> bool {
     metrics.membership_config.voter_ids().any(|voter| voter == member)
-}
-
-/// The membership is committed, and an entry of the leader's own term: only then it knows what is
-/// committed.
-pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
-    let committed =
-        metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
-    let applied: Option<LogId> = metrics.last_applied.as_ref().map(engine_log_id);
-    committed && applied.is_some_and(|applied| applied.term == metrics.current_term)
 }

@@ -53,6 +53,7 @@ mod forced;
 pub(crate) mod forming;
 mod reconciler;
 mod replaceable_voter;
+mod seen;
 mod step;
 
 pub use change::{ChangeError, MemberChange};

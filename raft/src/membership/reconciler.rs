@@ -1,14 +1,14 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
-use super::change;
+use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
-use crate::core::types::{RaftLogId, Reply, StoredMembership, TypeConfig};
+use crate::core::types::{Reply, StoredMembership, TypeConfig};
 use crate::core::{codec, runtime};
-use crate::durability::{AckModes, LocalMember};
+use crate::durability::{AckModes, LocalMember, leadership};
 use crate::storage::modes::allows_replicated;
 use crate::transport::PendingJoin;
 use cairn_engine::Mode;
@@ -23,9 +23,6 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A join request counts for this long.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
-/// An identity without contact for this long may be replaced. A leader must have led this long
-/// before it judges that.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// A leader that missed its rounds for this long was paused itself, or busy with a change.
 const MISSED_ROUND: Duration = Duration::from_secs(1);
 /// The log gets a member's new addresses at most this often: a member that starts again and again,
@@ -33,8 +30,6 @@ const MISSED_ROUND: Duration = Duration::from_secs(1);
 const MOVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The most requests that are kept.
 const PENDING_MAX: usize = 64;
-/// A learner may lack at most this many entries when it becomes a voter.
-const CAUGHT_UP_ENTRIES: u64 = 1000;
 
 /// Reconciles the membership with the join requests while this member leads.
 pub(crate) struct Reconciler {
@@ -226,9 +221,24 @@ impl Reconciler {
             let can_judge = self.has_led(metrics.current_term);
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
             if let Some(step) = self.next(&metrics).filter(|step| can_judge || needs_none(step)) {
+                if step == Step::Finish && self.gave_way(&metrics).await {
+                    continue;
+                }
                 self.take(step, &metrics.membership_config).await;
             }
         }
+    }
+
+    /// Whether this leader is not in the configuration that it should finish, and another one leads
+    /// now: the members refuse the messages of one that left.
+    async fn gave_way(&self, metrics: &RaftMetrics<TypeConfig>) -> bool {
+        let configurations = metrics.membership_config.membership().get_joint_config();
+        if configurations.last().is_none_or(|last| last.contains(&metrics.id)) {
+            return false;
+        }
+        let limit = Duration::from_millis(self.member.config.election_max_ms);
+        leadership::hand_over(&self.member, None, limit).await;
+        with_metrics(&self.member.raft, |metrics| metrics.state != ServerState::Leader)
     }
 
     /// Logs the mode of this member's configuration, if the log has none yet.
@@ -236,7 +246,7 @@ impl Reconciler {
         // An operator's change comes first, and a record that is under way is waited for.
         let Some(_one_after_another) = self.changing.try_lock() else { return };
         let modes = &self.member.modes;
-        if !change::is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
+        if !is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
             return;
         }
         let mode = match self.member.config.formation_mode {
@@ -279,7 +289,7 @@ impl Reconciler {
     }
 
     fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {
-        if !change::is_settled(metrics) {
+        if !is_settled(metrics) {
             return None;
         }
         let now = runtime::now();
@@ -376,27 +386,6 @@ fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result
         return Err("the cluster is not formed".into());
     };
     step::voter_to_replace(metrics.id, membership, &alive(metrics), voters, joiner)
-}
-
-/// The members with which the leader had contact lately, the leader included.
-pub(super) fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
-    let now = runtime::now();
-    let answered = metrics.heartbeat.iter().flatten();
-    let answered = answered.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENT_AFTER));
-    answered.map(|(id, _)| *id).chain([metrics.id]).collect()
-}
-
-/// The members that hold nearly all that the leader has, and an entry of the leader's term. After
-/// an unsafe recovery, a member that refuses the new leader's entries lacks the second.
-pub(super) fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
-    let last = metrics.last_log_index.unwrap_or(0);
-    let matched = metrics.replication.iter().flatten();
-    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));
-    let own = |id: &RaftLogId| id.committed_leader_id().term == metrics.current_term;
-    matched
-        .filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last)
-        .map(|(id, _)| id)
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,45 @@
+//! What a leader can tell from openraft's metrics.
+
+use crate::core::ids::NodeId;
+use crate::core::runtime;
+use crate::core::types::{RaftLogId, TypeConfig, engine_log_id};
+use cairn_engine::LogId;
+use openraft::RaftMetrics;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// An identity without contact for this long may be replaced. A leader must have led this long
+/// before it judges that.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A learner may lack at most this many entries when it becomes a voter.
+const CAUGHT_UP_ENTRIES: u64 = 1000;
+
+/// The members with which the leader had contact lately, the leader included.
+pub(super) fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let now = runtime::now();
+    let answered = metrics.heartbeat.iter().flatten();
+    let answered = answered.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENT_AFTER));
+    answered.map(|(id, _)| *id).chain([metrics.id]).collect()
+}
+
+/// The members that hold nearly all that the leader has, and an entry of the leader's term. After
+/// an unsafe recovery, a member that refuses the new leader's entries lacks the second.
+pub(super) fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let matched = metrics.replication.iter().flatten();
+    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));
+    let own = |id: &RaftLogId| id.committed_leader_id().term == metrics.current_term;
+    matched
+        .filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last)
+        .map(|(id, _)| id)
+        .collect()
+}
+
+/// The membership is committed, and an entry of the leader's own term: only then it knows what is
+/// committed.
+pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
+    let committed =
+        metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
+    let applied: Option<LogId> = metrics.last_applied.as_ref().map(engine_log_id);
+    committed && applied.is_some_and(|applied| applied.term == metrics.current_term)
+}
