@@ -38,15 +38,14 @@ async fn change(cluster: &Cluster, change: MemberChange) -> Result<(), String> {
 async fn set_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
     for _ in 0..200 {
         let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
-        match leader {
-            Some(leader) => match leader.set_mode(mode).await {
+        if let Some(leader) = leader {
+            match leader.set_mode(mode).await {
                 Ok(()) => return Ok(()),
                 Err(ChangeError::Refused(reason)) if !reason.contains("try again") => {
                     return Err(reason);
                 }
                 Err(_) => {}
-            },
-            None => {}
+            }
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
