@@ -20,7 +20,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "nats-one-cut",
         parts: &[UNSYNCED_LOST, "no leader without the members that lost nothing", RECOVERED],
-        seeds: 4,
+        seeds: 12,
         may_stop: false,
         plan: five,
         script: |stage| Box::pin(nats_one_cut(stage)),
