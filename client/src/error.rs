@@ -147,6 +147,14 @@ pub enum Error {
         message: String,
     },
 
+    /// An operator's call that the present state of the cluster, or of the node that was asked, does
+    /// not allow.
+    #[error("{message}")]
+    Refused {
+        /// The server's message: why, and the way out.
+        message: String,
+    },
+
     /// The request is invalid: an empty batch, or the server refused it.
     #[error("invalid request: {0}")]
     InvalidRequest(String),

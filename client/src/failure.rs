@@ -76,6 +76,7 @@ impl Failure {
             Reason::PermissionDenied => {
                 Failure::Refused(Error::PermissionDenied { message: why() })
             }
+            Reason::Refused => Failure::Refused(Error::Refused { message: why() }),
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
                 Failure::Lost { why: why(), timed_out: false }
             }
@@ -224,6 +225,7 @@ mod tests {
             "too_large" => seed(Code::InvalidArgument, Reason::RequestTooLarge),
             "overloaded" => seed(Code::ResourceExhausted, Reason::Overloaded),
             "denied" => seed(Code::PermissionDenied, Reason::PermissionDenied),
+            "refused" => seed(Code::FailedPrecondition, Reason::Refused),
         )
         .for_each(|bytes| {
             let Some((code, encoded)) = bytes.split_first() else { return };

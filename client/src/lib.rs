@@ -68,6 +68,7 @@ mod error;
 mod failure;
 mod limits;
 mod list;
+mod members;
 mod multiplexed;
 mod node;
 mod operator;
@@ -89,12 +90,13 @@ pub use bytes::Bytes;
 pub use client::Client;
 pub use error::Error;
 pub use list::{ListOptions, Page, Pages};
+pub use members::{Leader, MemberChange};
 pub use node::PROTOCOL;
 pub use operator::{Operator, OperatorCall};
 pub use options::Options;
 pub use read::ReadOptions;
 pub use scrub::{ScrubAction, ScrubStatus};
-pub use status::{DurabilityStatus, NodeStatus, StorageStatus};
+pub use status::{DurabilityStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
     BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo,
 };

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use tonic::{Code, Response, Status};
 
+use crate::failure::Failure;
+use crate::members::{Leader, MemberChange};
 use crate::node::Stub;
+use crate::pool::Target;
+use crate::retry::Attempts;
 use crate::scrub::scrub_status;
 use crate::{Client, Error, ScrubAction, ScrubStatus, proto};
 
@@ -88,6 +92,120 @@ impl Operator {
         let answer = self.client.ask_one(endpoint, call).await?;
         Ok(answer.scrub.map(scrub_status).unwrap_or_default())
     }
+}
+
+/// Who belongs to the cluster, what its acknowledgements mean, and who leads it. The calls without an
+/// endpoint go to the leader, and follow it until the client's deadline
+/// ([`Options::deadline`](crate::Options::deadline)).
+impl Operator {
+    /// Changes who belongs to the cluster, or where a member is. `None`: the change is done.
+    /// `Some(what)`: it is under way and waits for this; ask again, best some hundred milliseconds
+    /// later. Asking again repeats nothing, also after an error and from another client.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], if the present members do not allow the change: the reason and the way
+    /// out. [`Error::InvalidRequest`], if it is none: slot 0, or no address.
+    /// [`Error::NoLeader`], [`Error::Unavailable`] and [`Error::DeadlineExceeded`] as a read: then
+    /// the change may be under way.
+    pub async fn change_members(&self, change: &MemberChange) -> Result<Option<String>, Error> {
+        let call = |mut stub: Stub, request, timeout| async move {
+            let request = stub.request(request, timeout);
+            stub.operator.change_members(request).await.map(Response::into_inner)
+        };
+        let answer = self.ask_leader(change.to_proto(), Repeat::Yes, call).await?;
+        Ok(Some(answer.waits_for).filter(|what| !what.is_empty()))
+    }
+
+    /// Sets the least that an acknowledgement means in this cluster: `device`, `replicated` or
+    /// `sync`. Returns when a majority has logged it. A member whose machine allows less than that
+    /// stays stricter. Setting the present mode again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], if the members do not allow the mode: the reason and the way out.
+    /// [`Error::InvalidRequest`], if it is no mode. [`Error::NoLeader`], [`Error::Unavailable`] and
+    /// [`Error::DeadlineExceeded`] as a read: then the mode may be set, now or later.
+    pub async fn set_mode(&self, mode: &str) -> Result<(), Error> {
+        let call = |mut stub: Stub, request, timeout| async move {
+            let request = stub.request(request, timeout);
+            stub.operator.set_mode(request).await.map(drop)
+        };
+        let message = proto::SetModeRequest { mode: mode.to_owned() };
+        self.ask_leader(message, Repeat::Yes, call).await
+    }
+
+    /// Lets the member of this slot lead, or with `None` the voter that can take over soonest.
+    /// Returns who leads then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], if that member cannot lead: the reason and the way out.
+    /// [`Error::NoLeader`], [`Error::Unavailable`] and [`Error::DeadlineExceeded`] as a read: then
+    /// leadership may have moved. With `None` the client does not ask again once it does not know
+    /// whether it has.
+    pub async fn move_leader(&self, slot: Option<u16>) -> Result<Leader, Error> {
+        let call = |mut stub: Stub, request, timeout| async move {
+            let request = stub.request(request, timeout);
+            stub.operator.move_leader(request).await.map(Response::into_inner)
+        };
+        let message = proto::MoveLeaderRequest { slot: slot.map_or(0, u32::from) };
+        let repeat = if slot.is_some() { Repeat::Yes } else { Repeat::No };
+        let answer = self.ask_leader(message, repeat, call).await?;
+        let unnamed = || Error::InvalidRequest("the server does not say who leads".to_owned());
+        answer.leader.map(Leader::of).ok_or_else(unnamed)
+    }
+
+    /// Lets the node at `endpoint` (`host:port`) give leadership away, and not campaign for `time`
+    /// (whole milliseconds) or until it restarts. Zero ends this at once. Asks the node once; no
+    /// leader is needed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason if the node refuses. [`Error::Unavailable`] if it does not
+    /// answer, [`Error::InvalidOptions`] if `endpoint` is not an address.
+    pub async fn drain(&self, endpoint: &str, time: Duration) -> Result<(), Error> {
+        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let call = |mut stub: Stub, timeout| async move {
+            let request = stub.request(proto::DrainRequest { time_ms }, timeout);
+            stub.operator.drain(request).await.map(drop)
+        };
+        self.client.ask_one(endpoint, call).await
+    }
+
+    /// Asks the leader until it answers or the deadline passes.
+    async fn ask_leader<M: Clone, T, F>(
+        &self,
+        message: M,
+        repeat: Repeat,
+        call: impl Fn(Stub, M, Duration) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let pool = &self.client.pool;
+        let mut attempts = Attempts::new(Target::Leader, self.client.deadline);
+        loop {
+            let (node, connection) = attempts.connection(pool).await?;
+            let called = attempts.call(pool, &node, &connection, message.clone(), &call).await;
+            let failure = match called {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match (&failure, repeat) {
+                (Failure::Refused(error), _) => return Err(error.clone()),
+                (Failure::Lost { why, .. }, Repeat::No) => {
+                    let why = format!("{why}; the call may have had its effect");
+                    return Err(Error::unavailable(node.address(), why));
+                }
+                _ => {}
+            }
+            attempts.failed(pool, &node, failure).await?;
+        }
+    }
+}
+
+/// Whether a call may be sent again after its answer was lost.
+#[derive(Clone, Copy)]
+enum Repeat {
+    Yes,
+    No,
 }
 
 /// The answer, or the reason why the node refused the call in its present state.

@@ -78,9 +78,26 @@ pub struct NodeStatus {
     /// The node takes connections without certificates: whoever reaches its ports can read, write,
     /// and act as a member.
     pub insecure: bool,
+    /// What acknowledgements mean; `None` from a server whose cluster has no mode of its own.
+    pub modes: Option<ModeStatus>,
+    /// How much longer the node gives leadership away and does not campaign; `None`: it may lead.
+    pub drained: Option<Duration>,
     /// The latest calls of operators to the node since it started, the oldest first. Its log has
     /// all of them.
     pub operator_calls: Vec<OperatorCall>,
+}
+
+/// What acknowledgements mean: device, replicated or sync. The strictest is sync, the laxest
+/// replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModeStatus {
+    /// The least that the cluster asks of every member, as the node knows it; `None`: not logged yet.
+    pub cluster: Option<String>,
+    /// The laxest that the node's drive and engine allow.
+    pub own: String,
+    /// The stricter of both: what the node's acknowledgements mean now.
+    pub effective: String,
 }
 
 /// The state of a node's storage.
@@ -134,7 +151,7 @@ pub struct StorageStatus {
 pub struct DurabilityStatus {
     /// device, replicated or sync.
     pub mode: String,
-    /// configured or auto.
+    /// configured or auto; cluster, if the cluster asks for more than the node would do.
     pub chosen: String,
     /// In mode device, how its contract is known to hold: shown by the machine or asserted by the
     /// operator.
@@ -183,6 +200,7 @@ impl Client {
         let timeout = self.deadline.min(pool.options.attempt_timeout);
         let failed = |status: tonic::Status| match Failure::of(&status) {
             Failure::Refused(refused) if refused.is_denied() => refused,
+            Failure::Refused(refused @ Error::Refused { .. }) => refused,
             _ => Error::unavailable(endpoint, convert::describe(&status)),
         };
         let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
@@ -242,7 +260,17 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
         insecure: status.insecure,
+        modes: status.modes.map(mode_status),
+        drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
         operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
+    }
+}
+
+fn mode_status(modes: proto::Modes) -> ModeStatus {
+    ModeStatus {
+        cluster: Some(modes.cluster).filter(|mode| !mode.is_empty()),
+        own: modes.own,
+        effective: modes.effective,
     }
 }
 
@@ -308,6 +336,8 @@ mod tests {
             uptime_ms: 5,
             scrub: Some(proto::Scrub { elapsed_s: 5, ..Default::default() }),
             operator_calls: vec![proto::OperatorCall { ago_ms: 5, ..Default::default() }],
+            modes: Some(proto::Modes { own: "sync".into(), ..Default::default() }),
+            drained_ms: 5,
             ..Default::default()
         };
         cairn_fuzz::target!("status" => seed.encode_to_vec()).for_each(|bytes| {
@@ -324,6 +354,8 @@ mod tests {
             assert_eq!(status.members.len(), told.members.len());
             assert_eq!(status.operator_calls.len(), told.operator_calls.len());
             assert_eq!(status.storage.is_some(), told.storage.is_some());
+            assert_eq!(status.modes.is_some(), told.modes.is_some());
+            assert_eq!(status.drained.is_some(), told.drained_ms > 0);
         });
     }
 }

@@ -93,7 +93,7 @@ fn sentence(
 }
 
 /// `1, 2 and 3`.
-pub(crate) fn listed(slots: &BTreeSet<u16>) -> String {
+pub fn listed(slots: &BTreeSet<u16>) -> String {
     let mut words: Vec<String> = slots.iter().map(u16::to_string).collect();
     let last = words.pop().unwrap_or_default();
     match words.is_empty() {

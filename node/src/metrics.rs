@@ -6,7 +6,7 @@
 use crate::admission::memory::Reads;
 use crate::delay::Delay;
 use crate::outage::ElectionBlockedState;
-use cairn_engine::{LogId, MemberState, SpaceUse};
+use cairn_engine::{LogId, MemberState, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -33,6 +33,10 @@ pub(crate) enum Method {
     Status,
     UnsafeRecovery,
     Scrub,
+    ChangeMembers,
+    SetMode,
+    MoveLeader,
+    Drain,
 }
 
 impl Method {
@@ -46,6 +50,10 @@ impl Method {
             Method::Status => "status",
             Method::UnsafeRecovery => "unsafe-recovery",
             Method::Scrub => "scrub",
+            Method::ChangeMembers => "change-members",
+            Method::SetMode => "set-mode",
+            Method::MoveLeader => "move-leader",
+            Method::Drain => "drain",
         }
     }
 }
@@ -170,6 +178,14 @@ impl Collector for NodeGauges {
         out.flag("recovering", recovering_help, recovering)?;
         let joining = !self.replica.votes();
         out.flag("joining", "1 while this node is not a voter of the cluster", joining)?;
+        let voters = replica.members.iter().filter(|member| member.voter).count();
+        out.gauge("voters", "Voters of the cluster, as this node knows them", voters as u64)?;
+        let learners = replica.members.len().saturating_sub(voters);
+        let learners_help = "Members that do not vote, as this node knows them";
+        out.gauge("learners", learners_help, learners as u64)?;
+        let drained = self.replica.drained_for().is_some();
+        out.flag("drained", "1 while an operator keeps this node from leading", drained)?;
+        out.modes(self.replica.modes().effective)?;
         let removed = self.replica.removed_reason().is_some();
         out.flag("removed", "1 once another identity has taken the slot of this node", removed)?;
         let unsynced_acks = engine.unsynced_acks;
@@ -246,6 +262,17 @@ impl Out<'_, '_> {
 
     fn bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.metric(name, help, Some(Unit::Bytes), ConstGauge::new(value))
+    }
+
+    /// 1 for this mode, 0 for the others.
+    fn modes(&mut self, now: Mode) -> fmt::Result {
+        let help = "1 for the mode of this node's acknowledgements";
+        let mut family = self.0.encode_descriptor("mode", help, None, MetricType::Gauge)?;
+        for mode in [Mode::Device, Mode::Replicated, Mode::Sync] {
+            let labels = [("mode", mode.name())];
+            ConstGauge::new(u64::from(mode == now)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
     /// Parts that add up to the data area.

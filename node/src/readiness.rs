@@ -25,7 +25,13 @@ pub(crate) fn readiness(replica: &Replica, state: &ElectionBlockedState) -> Resu
         return Err("recovering: catching up with a leader".into());
     }
     if !replica.votes() {
-        return Err("joining: not a voter of the cluster yet".into());
+        let slot = status.node_id.slot();
+        return Err(match status.members.iter().any(|member| member.id == status.node_id) {
+            true => "joining: not a voter of the cluster yet".into(),
+            false => format!(
+                "joining: not a member of the cluster yet; if slot {slot} has none, `cairn members add {slot}` makes it one"
+            ),
+        });
     }
     replica.leader_contact()
 }

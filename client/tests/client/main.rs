@@ -11,5 +11,6 @@
 )]
 
 mod fake;
+mod operator;
 mod reads;
 mod writes;

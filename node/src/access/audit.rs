@@ -1,5 +1,6 @@
 //! The audit of operators' calls: each one, allowed or refused, is one line of the log with the
-//! target `audit`; status shows the latest.
+//! target `audit`; status shows the latest. A change that takes long is asked for over and over: it
+//! has one line when it begins and one when it is done.
 
 use cairn_raft::NodeId;
 use parking_lot::Mutex;
@@ -13,6 +14,17 @@ const MOST_SHOWN: usize = 32;
 /// Bytes of arguments and result that are kept.
 const TEXT_BYTES: usize = 512;
 
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End<'a> {
+    /// It had its effect.
+    Done,
+    /// Its effect waits for this; the caller asks again.
+    UnderWay(&'a str),
+    /// Why it had no effect.
+    Refused(&'a str),
+}
+
 /// An audited call.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditedCall {
@@ -21,6 +33,15 @@ pub(crate) struct AuditedCall {
     pub(crate) arguments: String,
     pub(crate) result: String,
     pub(crate) at: Instant,
+    under_way: bool,
+}
+
+impl AuditedCall {
+    /// Whether `other` asks for the same.
+    fn repeats(&self, other: &AuditedCall) -> bool {
+        (&self.principal, self.call, &self.arguments)
+            == (&other.principal, other.call, &other.arguments)
+    }
 }
 
 /// The audit of one node.
@@ -46,10 +67,16 @@ impl Audit {
     }
 
     fn record(&self, audited: AuditedCall, allowed: bool) {
-        let AuditedCall { principal, call, arguments, result, .. } = &audited;
-        info!(target: "audit", node = %self.node, principal, call, arguments, result, "audit: an operator's call");
         let calls = if allowed { &self.allowed } else { &self.refused };
         let mut calls = calls.lock();
+        let asked_before = calls.iter().position(|call| call.under_way && call.repeats(&audited));
+        if let Some(before) = asked_before.filter(|_| allowed) {
+            calls.remove(before);
+        }
+        if !(audited.under_way && asked_before.is_some()) {
+            let AuditedCall { principal, call, arguments, result, .. } = &audited;
+            info!(target: "audit", node = %self.node, principal, call, arguments, result, "audit: an operator's call");
+        }
         if calls.len() == MOST_SHOWN {
             calls.pop_front();
         }
@@ -72,30 +99,46 @@ pub(crate) struct PendingCall<'a> {
     principal: String,
     call: &'static str,
     arguments: String,
-    /// The result, and whether the call was allowed.
-    ended: Option<(String, bool)>,
+    ended: Option<Ended>,
+}
+
+/// The result of a call.
+struct Ended {
+    result: String,
+    allowed: bool,
+    under_way: bool,
 }
 
 impl PendingCall<'_> {
-    /// Ends the call. `refusal`: why it had no effect.
-    pub(crate) fn end(mut self, refusal: Option<&str>) {
-        self.ended = Some(match refusal {
-            None => ("ok".into(), true),
-            Some(refusal) => (format!("refused: {refusal}"), false),
+    /// Ends the call.
+    pub(crate) fn end(mut self, end: End<'_>) {
+        let result = match end {
+            End::Done => "ok".into(),
+            End::UnderWay(what) => format!("under way: waits for {what}"),
+            End::Refused(refusal) => format!("refused: {refusal}"),
+        };
+        self.ended = Some(Ended {
+            result,
+            allowed: !matches!(end, End::Refused(_)),
+            under_way: matches!(end, End::UnderWay(_)),
         });
     }
 }
 
 impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        let unknown = || ("unknown: the caller went away before the answer".into(), true);
-        let (result, allowed) = self.ended.take().unwrap_or_else(unknown);
+        let Ended { result, allowed, under_way } = self.ended.take().unwrap_or_else(|| Ended {
+            result: "unknown: the caller went away before the answer".into(),
+            allowed: true,
+            under_way: false,
+        });
         let audited = AuditedCall {
             principal: std::mem::take(&mut self.principal),
             call: self.call,
             arguments: shortened(std::mem::take(&mut self.arguments)),
             result: shortened(result),
             at: Instant::now(),
+            under_way,
         };
         self.audit.record(audited, allowed);
     }
@@ -116,11 +159,11 @@ mod tests {
     #[test]
     fn status_shows_a_bounded_number_and_refusals_do_not_push_out_what_was_allowed() {
         let audit = Audit::new(NodeId::new(1, 1));
-        audit.begin("token ops".into(), "scrub", "start".into()).end(None);
+        audit.begin("token ops".into(), "scrub", "start".into()).end(End::Done);
         drop(audit.begin("token ops".into(), "scrub", "pause".into()));
         for number in 0..3 * MOST_SHOWN {
             let refusal = "ß".repeat(TEXT_BYTES);
-            audit.begin("token ada".into(), "scrub", number.to_string()).end(Some(&refusal));
+            audit.begin("token ada".into(), "scrub", number.to_string()).end(End::Refused(&refusal));
         }
         let latest = audit.latest();
         assert_eq!(latest.len(), MOST_SHOWN + 2);
@@ -129,5 +172,30 @@ mod tests {
         let last = latest.last().expect("the latest");
         assert_eq!(last.arguments, (3 * MOST_SHOWN - 1).to_string());
         assert!(last.result.starts_with("refused: ß") && last.result.len() <= TEXT_BYTES + 3);
+    }
+
+    #[test]
+    fn a_change_that_is_asked_for_over_and_over_is_shown_once_with_what_it_came_to() {
+        let audit = Audit::new(NodeId::new(1, 1));
+        let ask = |arguments: &str, end: End<'_>| {
+            audit.begin("token ops".into(), "change-members", arguments.into()).end(end);
+        };
+        let shown = || -> Vec<(String, String)> {
+            let calls = audit.latest().into_iter();
+            calls.map(|call| (call.arguments, call.result)).collect()
+        };
+        let pair = |arguments: &str, result: &str| (arguments.to_string(), result.to_string());
+        ask("add slot 4", End::UnderWay("a copy"));
+        ask("add slot 5", End::UnderWay("a copy"));
+        ask("add slot 4", End::UnderWay("a vote"));
+        let both = [
+            pair("add slot 5", "under way: waits for a copy"),
+            pair("add slot 4", "under way: waits for a vote"),
+        ];
+        assert_eq!(shown(), both);
+        ask("add slot 4", End::Done);
+        ask("add slot 4", End::Done);
+        let ended = [both[0].clone(), pair("add slot 4", "ok"), pair("add slot 4", "ok")];
+        assert_eq!(shown(), ended);
     }
 }

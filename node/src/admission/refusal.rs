@@ -5,7 +5,7 @@ use crate::access::Denied;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::{ErrorDetail, Leader};
-use cairn_raft::{MemberAddress, NodeId, ReadError, WriteError};
+use cairn_raft::{ChangeError, MemberAddress, NodeId, ReadError, WriteError};
 use tonic::{Code, Status};
 
 /// Retry delay for a client that found the storage full.
@@ -156,6 +156,21 @@ pub(crate) fn of_write(blocked: Option<String>, error: WriteError) -> Status {
         WriteError::Invalid(why) => Status::invalid_argument(why),
         WriteError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
+    }
+}
+
+/// The refusal of an operator's call in the present state. `why` has the way out.
+pub(crate) fn refused(why: String) -> Status {
+    detail(Reason::Refused).into_status(Code::FailedPrecondition, why)
+}
+
+/// The status for a failed change of members, mode or leader; `blocked` as in [`of_write`].
+pub(crate) fn of_change(blocked: Option<String>, error: ChangeError) -> Status {
+    match error {
+        ChangeError::NotLeader { leader: Some(leader) } if blocked.is_none() => not_leader(leader),
+        ChangeError::NotLeader { .. } => blocked.map_or_else(no_leader, election_blocked),
+        ChangeError::Refused(why) => refused(why),
+        ChangeError::Stopped(why) => stopped(why),
     }
 }
 

@@ -25,13 +25,14 @@ async fn statuses(config: &NodeConfig) -> Vec<NodeStatus> {
     answers.filter(|node| node.cluster == config.cluster).collect()
 }
 
-/// The sentence for a member whose slot no voter of the running cluster has.
+/// The sentence for a member whose slot no member of the running cluster has.
 pub(crate) async fn no_configuration_of(config: &NodeConfig) -> Option<String> {
     let answers = statuses(config).await;
     let newest = answers.iter().max_by_key(|node| node.membership)?;
     let voters = newest.members.iter().filter(|member| member.voter);
     let voters: BTreeSet<u16> = voters.map(|member| member.slot).collect();
-    let outside = !voters.is_empty() && !voters.contains(&config.slot);
+    let member = newest.members.iter().any(|member| member.slot == config.slot);
+    let outside = !voters.is_empty() && !member;
     outside.then(|| no_configuration(config.slot, &voters))
 }
 

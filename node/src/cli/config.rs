@@ -49,10 +49,12 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
             let warning = cluster_view::no_configuration_of(&config).await;
+            let joins = joins(&config);
             output.either(
                 || {
                     json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
-                            "security": security, "warnings": warning.iter().collect::<Vec<_>>() })
+                            "security": security, "joins": joins.is_some(),
+                            "warnings": warning.iter().collect::<Vec<_>>() })
                 },
                 || {
                     let valid = format!(
@@ -62,12 +64,25 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
                         durability.words()
                     );
                     let warning = warning.iter().map(|warning| format!("warning: {warning}"));
-                    std::iter::once(valid).chain(warning).collect::<Vec<_>>().join("\n")
+                    let lines = std::iter::once(valid).chain(joins).chain(warning);
+                    lines.collect::<Vec<_>>().join("\n")
                 },
             )?;
         }
     }
     Ok(Exit::Done)
+}
+
+/// How a member that forms no cluster comes to belong to one.
+fn joins(config: &NodeConfig) -> Option<String> {
+    let slot = config.slot;
+    config.members.is_empty().then(|| {
+        format!(
+            "joins the cluster of {}: in the place of a lost disk by itself, else once it runs and an operator says \
+             `cairn members add {slot}`, or `cairn members replace {slot}` if the slot's member is alive",
+            config.join.join(", ")
+        )
+    })
 }
 
 /// The mode in which a server with this configuration runs here, or why it does not start.

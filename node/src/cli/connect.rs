@@ -18,6 +18,18 @@ const TOKEN_VARIABLE: &str = "CAIRN_TOKEN";
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectOptions {
+    #[command(flatten)]
+    cluster: ClusterOptions,
+
+    /// How long to try, all retries together [default: 10s]
+    #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
+    #[arg(hide_env = true, hide_default_value = true)]
+    timeout: Duration,
+}
+
+/// Where the cluster is, and what this client proves its name with.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClusterOptions {
     /// Nodes to ask, host:port each, separated by commas; one that answers is enough
     #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS", hide_env = true)]
     endpoints: Vec<String>,
@@ -39,14 +51,36 @@ pub(crate) struct ConnectOptions {
     /// Key of that certificate, in PEM
     #[arg(long, value_name = "FILE", env = "CAIRN_TLS_KEY", hide_env = true, requires_all = ["tls_ca", "tls_certificate"])]
     tls_key: Option<PathBuf>,
-
-    /// How long to try, all retries together [default: 10s]
-    #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
-    #[arg(hide_env = true, hide_default_value = true)]
-    timeout: Duration,
 }
 
 impl ConnectOptions {
+    /// Endpoints as given, or as found.
+    pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
+        self.cluster.endpoints()
+    }
+
+    /// Options for a client.
+    pub(crate) fn options(&self) -> Result<Options, UsageError> {
+        self.cluster.options(self.timeout)
+    }
+
+    /// How long to try.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A client like that, but for requests that take at most this long each.
+    pub(crate) fn client_within(&self, limit: Duration) -> anyhow::Result<Client> {
+        Ok(self.cluster.options(self.timeout.min(limit))?.build()?)
+    }
+
+    /// A client that connects with its first request.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Ok(self.options()?.build()?)
+    }
+}
+
+impl ClusterOptions {
     /// Endpoints as given, or as found.
     pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
         if !self.endpoints.is_empty() {
@@ -57,9 +91,9 @@ impl ConnectOptions {
         Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
     }
 
-    /// Options for a client.
-    pub(crate) fn options(&self) -> Result<Options, UsageError> {
-        let options = Options::new(self.endpoints()?).deadline(self.timeout);
+    /// Options for a client whose requests take at most this long each.
+    pub(crate) fn options(&self, timeout: Duration) -> Result<Options, UsageError> {
+        let options = Options::new(self.endpoints()?).deadline(timeout);
         let options = match (&self.tls_ca, &self.tls_certificate, &self.tls_key) {
             (Some(ca), Some(certificate), Some(key)) => options.tls(ca, certificate, key),
             _ => options,
@@ -77,16 +111,6 @@ impl ConnectOptions {
         };
         let unreadable = |error| UsageError(format!("--token-file {}: {error}", path.display()));
         std::fs::read_to_string(path).map(Some).map_err(unreadable)
-    }
-
-    /// A client like that, but for requests that take at most this long each.
-    pub(crate) fn client_within(&self, limit: Duration) -> anyhow::Result<Client> {
-        Ok(self.options()?.deadline(self.timeout.min(limit)).build()?)
-    }
-
-    /// A client that connects with its first request.
-    pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Ok(self.options()?.build()?)
     }
 }
 

@@ -14,7 +14,7 @@ Exit codes:
   1  failed
   2  usage: the command line, the configuration or an input is not acceptable
   3  the key does not exist
-  4  a condition did not hold; nothing was changed
+  4  a condition did not hold, or the cluster's state does not allow a change; nothing was changed
   5  the outcome of a write is unknown: it may or may not have been applied
   6  unavailable: no node answered, no leader, or no answer in time; or an unsafe recovery needs a decision
   7  the cluster's storage is full; reads and deletes go on
@@ -92,7 +92,7 @@ fn of(error: &anyhow::Error) -> Exit {
 fn of_client(error: &ClientError) -> Exit {
     match error {
         ClientError::OutcomeUnknown { .. } => Exit::OutcomeUnknown,
-        ClientError::ConditionFailed { .. } => Exit::ConditionFailed,
+        ClientError::ConditionFailed { .. } | ClientError::Refused { .. } => Exit::ConditionFailed,
         ClientError::StorageFull { .. } => Exit::StorageFull,
         ClientError::ValueUnreadable { .. } => Exit::ValueUnreadable,
         ClientError::Unauthenticated { .. } | ClientError::PermissionDenied { .. } => {

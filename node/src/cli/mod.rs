@@ -18,9 +18,11 @@ mod get;
 mod grow;
 mod help;
 mod inspect;
+mod leader;
 mod list;
 mod logging;
 mod members;
+mod mode;
 mod output;
 mod put;
 mod reload;
@@ -86,8 +88,12 @@ enum Command {
     Status(status::StatusArgs),
     /// Read everything that the nodes hold and repair what is damaged; or show the progress
     Scrub(scrub::ScrubArgs),
-    /// Show the members of the cluster
+    /// Show the members of the cluster, add, remove, replace, promote or move one
     Members(members::MembersArgs),
+    /// Show or set what an acknowledgement means in the cluster
+    Mode(mode::ModeArgs),
+    /// Show who leads, let another member lead, or keep one from leading
+    Leader(leader::LeaderArgs),
     /// Recover a cluster in which too many machines lost power at once; may lose acknowledged
     /// writes
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
@@ -153,6 +159,8 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Status(args) => status::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
+        Command::Mode(args) => mode::run(args, output).await,
+        Command::Leader(args) => leader::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Access(args) => access::run(args, output),

@@ -3,7 +3,9 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table_with_notes};
-use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
+use cairn_client::{
+    DurabilityStatus, Error, ModeStatus, NodeStatus, OperatorCall, StorageStatus,
+};
 use cairn_engine::MemberState;
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
@@ -84,12 +86,18 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "last_log_term": node.last_log_term,
         "boot_epoch": node.boot_epoch.0,
         "insecure": node.insecure,
+        "drained_ms": node.drained.map(millis),
+        "modes": node.modes.as_ref().map(modes_json),
         "unsafe_recoveries": node.unsafe_recoveries,
         "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
         "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),
         "storage": node.storage.as_ref().map(storage_json),
         "durability": node.durability.as_ref().map(durability_json),
     })
+}
+
+fn modes_json(modes: &ModeStatus) -> Value {
+    json!({ "cluster": modes.cluster, "own": modes.own, "effective": modes.effective })
 }
 
 fn operator_call_json(call: &OperatorCall) -> Value {
@@ -189,7 +197,16 @@ fn as_text(answers: &[Answer]) -> String {
                 if node.member_state == "joining" && joins {
                     notes.push(format!(
                         "{endpoint} is joining: it is not a voter yet; in a formed cluster it takes its slot once the leader had \
-                         no contact with the old identity of the slot for 5 s and everything is copied"
+                         no contact with the old identity of the slot for 5 s and everything is copied, or after \
+                         `cairn members add {slot}` or `replace {slot}`",
+                        slot = node.slot
+                    ));
+                }
+                if let Some(left) = node.drained {
+                    let left = humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
+                    notes.push(format!(
+                        "{endpoint} is drained: it does not campaign for {left}; `cairn leader drain {} --end` ends that",
+                        node.slot
                     ));
                 }
                 if let Some(reason) = &node.stopped_reason {

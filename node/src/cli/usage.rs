@@ -16,6 +16,8 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["health", "ready", "info", "ping"], "cairn status"),
     (&["member", "nodes"], "cairn members"),
     (&["start", "server", "run"], "cairn serve"),
+    (&["drain", "cordon"], "cairn leader drain"),
+    (&["transfer-leader", "move-leader"], "cairn leader move"),
     (&["init"], "cairn format"),
     (&["check", "validate"], "cairn config check"),
     (&["version"], "cairn --version"),
@@ -28,7 +30,7 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return Exit::Done.into();
     }
-    let hint = other_name(error);
+    let hint = other_name(error).filter(|_| !is_nested(error, std::env::args_os()));
     let output = asked_output(std::env::args_os());
     if output.is_json() || hint.is_some() {
         output.error(&hint.unwrap_or_else(|| message(error)), Exit::Usage as u8);
@@ -45,6 +47,23 @@ fn other_name(error: &clap::Error) -> Option<String> {
     };
     let (_, name) = OTHER_NAMES.iter().find(|(others, _)| others.contains(&given.as_str()))?;
     Some(format!("there is no command `{given}`; use `{name}`"))
+}
+
+/// Whether the unknown command follows another one, as in `members ls`. Then it is no command of
+/// another tool.
+fn is_nested(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> bool {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
+        return false;
+    };
+    let mut arguments = arguments.skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == *"-o" || argument == *"--output" {
+            arguments.next();
+        } else if !argument.as_encoded_bytes().starts_with(b"-") {
+            return argument != **given;
+        }
+    }
+    false
 }
 
 /// clap's message as one sentence, without the usage that follows it.
@@ -81,5 +100,21 @@ mod tests {
             assert!(asked(line), "{line}");
         }
         assert!(!asked("cairn put a -- -o json") && !asked("cairn list -o text"));
+    }
+
+    #[test]
+    fn the_name_of_another_tool_is_recognized_as_a_command_and_not_after_one() {
+        let hint = |line: &str| {
+            let arguments = || line.split(' ').map(OsString::from);
+            let error = <crate::cli::Cli as clap::Parser>::try_parse_from(arguments()).err();
+            let error = error.expect("no such command");
+            other_name(&error).filter(|_| !is_nested(&error, arguments()))
+        };
+        for line in ["cairn rm", "cairn -o json rm", "cairn -ojson rm"] {
+            assert!(hint(line).is_some_and(|hint| hint.contains("cairn delete")), "{line}");
+        }
+        for line in ["cairn members rm", "cairn -o json members rm", "cairn certs ls"] {
+            assert_eq!(hint(line), None, "{line}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod security;
 pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
+pub(crate) use members::{check_address, is_wildcard};
 pub use security::Security;
 
 use crate::access::Entries;

@@ -61,7 +61,7 @@ impl ElectionBlocked {
 /// A member that does not vote in a formed cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outside {
-    /// Its slot has a voter, which is another node.
+    /// Its slot has a voter, which is another node, or it is a learner.
     Joining,
     /// No voter has its slot; the sentence about that.
     NoConfiguration(String),
@@ -70,8 +70,8 @@ pub(super) enum Outside {
 /// What an operator needs to know of a slot that no voter has.
 pub fn no_configuration(slot: u16, voters: &BTreeSet<u16>) -> String {
     format!(
-        "slot {slot} is in no configuration of the cluster, whose voters are slots {}: this member serves nobody; correct `slot` \
-         and `members` in its configuration",
+        "slot {slot} is in no configuration of the cluster, whose voters are slots {}: this member serves nobody; add it with \
+         `cairn members add {slot}`, or correct `slot` and `members` in its configuration",
         listed(voters)
     )
 }
@@ -83,7 +83,8 @@ impl MemberSurvey {
         if voters.is_empty() {
             return None;
         }
-        if voters.contains(&slot) {
+        let mut members = self.newest.iter().flat_map(|(_, node)| &node.members);
+        if voters.contains(&slot) || members.any(|member| member.slot == slot) {
             return Some(Outside::Joining);
         }
         Some(Outside::NoConfiguration(no_configuration(slot, &voters)))

@@ -10,6 +10,9 @@ use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
 use cairn_raft::{Replica, ReplicaStatus};
 
+/// Who chose a mode that the node did not begin with.
+const BY_CLUSTER: &str = "cluster";
+
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
     let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -37,6 +40,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let engine = inner.engine.status();
     let mode = mode_of(&inner.replica, engine.mode);
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
+    let modes = inner.replica.modes();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -73,6 +77,14 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(inner, engine.mode, mode)),
+        modes: Some(proto::Modes {
+            cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
+            own: modes.own.name().to_string(),
+            effective: modes.effective.name().to_string(),
+        }),
+        drained_ms: inner.replica.drained_for().map_or(0, |left| {
+            u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
+        }),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -119,19 +131,20 @@ fn mode_of(replica: &Replica, engine: Mode) -> Mode {
 fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
     let durability = &inner.durability;
     let window = durability.window;
+    let withdrawn = engine != durability.bound;
     let contract = durability.contract.filter(|_| mode == durability.mode);
+    let chosen = match mode == durability.mode || withdrawn {
+        true => durability.chosen.name(),
+        false => BY_CLUSTER,
+    };
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
-    if engine != durability.bound {
+    if withdrawn {
         warnings.push(format!(
             "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
             durability.bound
         ));
     }
-    let chosen = match mode == durability.mode {
-        true => durability.chosen.name(),
-        false => "by the cluster",
-    };
     proto::Durability {
         mode: mode.name().to_string(),
         chosen: chosen.to_string(),

@@ -14,6 +14,7 @@
 
 mod describe;
 mod member_state;
+mod membership;
 mod multiplexed;
 mod operator;
 mod read;

@@ -1,16 +1,19 @@
-//! The service for operators: what gives up data or scrubs.
+//! The service for operators: what gives up data, changes members, mode or leader, or scrubs.
 //!
 //! What holds here: each call passes [`KvService::operator_call`], which checks the caller's role
 //! and audits the call, whether it is allowed or refused.
 
-use super::{KvService, scrub};
+use super::{KvService, membership, scrub};
 use crate::access::Need;
+use crate::access::audit::End;
 use crate::admission::caller::Caller;
+use crate::admission::deadline;
 use crate::metrics::Method;
 use cairn_client::proto;
 use cairn_client::proto::scrub_request::Action;
 use cairn_engine::BootEpoch;
 use cairn_raft::{NodeId, UnsafeRecovery};
+use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 impl KvService {
@@ -24,6 +27,7 @@ impl KvService {
     ) -> Result<Response<T>, Status>
     where
         F: Future<Output = Result<T, Status>>,
+        T: Audited,
     {
         let caller = self.caller(&request);
         let message = request.into_inner();
@@ -34,8 +38,37 @@ impl KvService {
             work(message).await
         };
         let answer = self.measured(method, work).await;
-        audited.end(answer.as_ref().err().map(Status::message));
+        audited.end(match &answer {
+            Ok(answer) => answer.get_ref().end(),
+            Err(status) => End::Refused(status.message()),
+        });
         answer
+    }
+
+    /// How long a call may work.
+    fn budget<M>(&self, request: &Request<M>) -> Duration {
+        deadline::budget(request.metadata(), self.inner.config.timing.request)
+    }
+}
+
+/// An answer, as the audit sees it.
+trait Audited {
+    fn end(&self) -> End<'_> {
+        End::Done
+    }
+}
+
+impl Audited for proto::UnsafeRecoveryResponse {}
+impl Audited for proto::ScrubResponse {}
+impl Audited for proto::SetModeResponse {}
+impl Audited for proto::MoveLeaderResponse {}
+impl Audited for proto::DrainResponse {}
+impl Audited for proto::ChangeMembersResponse {
+    fn end(&self) -> End<'_> {
+        match self.waits_for.as_str() {
+            "" => End::Done,
+            what => End::UnderWay(what),
+        }
     }
 }
 
@@ -76,6 +109,59 @@ impl proto::operator_server::Operator for KvService {
         };
         let call = (Method::Scrub, Need::Operator);
         let work = |asked: proto::ScrubRequest| async move { scrub::scrub(&self.inner, &asked) };
+        self.operator_call(call, request, arguments, work).await
+    }
+
+    async fn change_members(
+        &self,
+        request: Request<proto::ChangeMembersRequest>,
+    ) -> Result<Response<proto::ChangeMembersResponse>, Status> {
+        let (call, budget) = ((Method::ChangeMembers, Need::Operator), self.budget(&request));
+        let work = |asked: proto::ChangeMembersRequest| async move {
+            membership::change(&self.inner, &asked, budget).await
+        };
+        self.operator_call(call, request, membership::words, work).await
+    }
+
+    async fn set_mode(
+        &self,
+        request: Request<proto::SetModeRequest>,
+    ) -> Result<Response<proto::SetModeResponse>, Status> {
+        let (call, budget) = ((Method::SetMode, Need::Operator), self.budget(&request));
+        let arguments = |asked: &proto::SetModeRequest| asked.mode.clone();
+        let work = |asked: proto::SetModeRequest| async move {
+            membership::set_mode(&self.inner, &asked, budget).await
+        };
+        self.operator_call(call, request, arguments, work).await
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<proto::MoveLeaderRequest>,
+    ) -> Result<Response<proto::MoveLeaderResponse>, Status> {
+        let (call, budget) = ((Method::MoveLeader, Need::Operator), self.budget(&request));
+        let arguments = |asked: &proto::MoveLeaderRequest| match asked.slot {
+            0 => "to any voter".to_string(),
+            slot => format!("to slot {slot}"),
+        };
+        let work = |asked: proto::MoveLeaderRequest| async move {
+            membership::move_leader(&self.inner, &asked, budget).await
+        };
+        self.operator_call(call, request, arguments, work).await
+    }
+
+    async fn drain(
+        &self,
+        request: Request<proto::DrainRequest>,
+    ) -> Result<Response<proto::DrainResponse>, Status> {
+        let (call, budget) = ((Method::Drain, Need::Operator), self.budget(&request));
+        let arguments = |asked: &proto::DrainRequest| match asked.time_ms {
+            0 => "end".to_string(),
+            time_ms => format!("for {time_ms} ms"),
+        };
+        let work = |asked: proto::DrainRequest| async move {
+            membership::drain(&self.inner, &asked, budget).await
+        };
         self.operator_call(call, request, arguments, work).await
     }
 }

@@ -7,7 +7,7 @@ use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
 use cairn_client::proto::operator_client::OperatorClient;
 use cairn_client::proto::{self, ErrorDetail};
-use cairn_client::{Client, Condition, Error, ListOptions, ScrubAction};
+use cairn_client::{Client, Condition, Error, ListOptions, MemberChange, ScrubAction};
 use cairn_node::access::{Entries, TokenHash};
 use cairn_node::{Environment, Node};
 use std::path::Path;
@@ -188,6 +188,32 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
         denied(operator.unsafe_recovery(&endpoint, 1, (1, 1)).await);
         let ran = cairn(&cluster, name, &["scrub", "pause"]);
         assert_eq!(ran.code, 10, "{ran:?}");
+        for change in [
+            MemberChange::Add(2),
+            MemberChange::Remove(1),
+            MemberChange::Replace(1),
+            MemberChange::Promote(2),
+            MemberChange::Move(1, "127.0.0.1:1".into()),
+        ] {
+            denied(operator.change_members(&change).await);
+        }
+        denied(operator.set_mode("sync").await);
+        denied(operator.move_leader(None).await);
+        denied(operator.drain(&endpoint, Duration::from_secs(1)).await);
+        for arguments in [
+            &["members", "add", "2"][..],
+            &["members", "remove", "1", "--yes"],
+            &["mode", "set", "sync"],
+            &["leader", "move"],
+            &["leader", "drain", "1"],
+        ] {
+            let ran = cairn(&cluster, name, arguments);
+            assert_eq!(ran.code, 10, "{arguments:?}: {ran:?}");
+            assert!(ran.stderr.contains("may not call the operator's service"), "{ran:?}");
+        }
+        assert_eq!(cairn(&cluster, name, &["members"]).code, 0);
+        assert_eq!(cairn(&cluster, name, &["mode", "show"]).code, 0);
+        assert_eq!(cairn(&cluster, name, &["leader", "show"]).code, 0);
     }
     let ops = client(&cluster, "ops");
     let paused = ops.operator().scrub(&endpoint, ScrubAction::Pause).await.expect("allowed");
@@ -215,11 +241,19 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
     assert_eq!(audited(&["token ops", "scrub", "pause", "\"ok\""]), 1, "{log}");
     assert_eq!(audited(&["token ops", "unsafe-recovery", "refused", "boot epoch 1"]), 1, "{log}");
     assert_eq!(audited(&["nobody", "refused"]), 1, "{log}");
-    assert_eq!(audited(&[]), 13, "{log}");
+    for name in ["token reader", "token app"] {
+        assert_eq!(audited(&[name, "change-members", "refused"]), 7, "{log}");
+        assert_eq!(audited(&[name, "change-members", "move slot 1 to 127.0.0.1:1"]), 1, "{log}");
+        assert_eq!(audited(&[name, "set-mode", "sync", "refused"]), 2, "{log}");
+        assert_eq!(audited(&[name, "move-leader", "to any voter", "refused"]), 2, "{log}");
+        assert_eq!(audited(&[name, "drain", "for 1000 ms", "refused"]), 1, "{log}");
+        assert_eq!(audited(&[name, "drain", "for 600000 ms", "refused"]), 1, "{log}");
+    }
+    assert_eq!(audited(&[]), 39, "{log}");
     assert!(!log.contains(SECRET), "{log}");
 
     let status = client(&cluster, "reader").status(&endpoint).await.expect("allowed");
-    assert_eq!(status.operator_calls.len(), 13);
+    assert_eq!(status.operator_calls.len(), 33, "the last 32 that were refused, and the others");
     let found = status.operator_calls.iter().find(|call| call.result == "ok").expect("one");
     let (principal, call) = (found.principal.as_str(), found.call.as_str());
     assert_eq!((principal, call, found.arguments.as_str()), ("token ops", "scrub", "pause"));
@@ -256,6 +290,19 @@ async fn a_wrong_token_none_and_one_of_another_cluster_are_refused_and_the_right
                 .await
                 .map(drop),
             operator.scrub(with(authorization, proto::ScrubRequest { action: 0 })).await.map(drop),
+            operator
+                .change_members(with(authorization, proto::ChangeMembersRequest::default()))
+                .await
+                .map(drop),
+            operator
+                .set_mode(with(authorization, proto::SetModeRequest::default()))
+                .await
+                .map(drop),
+            operator
+                .move_leader(with(authorization, proto::MoveLeaderRequest::default()))
+                .await
+                .map(drop),
+            operator.drain(with(authorization, proto::DrainRequest::default())).await.map(drop),
         ];
         for answer in answers {
             let status = answer.expect_err("nobody");

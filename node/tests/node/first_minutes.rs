@@ -98,8 +98,8 @@ async fn a_member_that_no_configuration_has_is_told_before_and_after_it_starts()
     std::fs::write(&config, text).expect("a file");
     let config = config.to_str().expect("text");
     let cairn = |arguments: &[&str]| run(cluster.folder.path(), arguments);
-    let sentence =
-        "slot 4 is in no configuration of the cluster, whose voters are slots 1, 2 and 3";
+    let sentence = "slot 4 is in no configuration of the cluster, whose voters are slots 1, 2 and 3: this member serves nobody; \
+                    add it with `cairn members add 4`";
 
     let checked = cairn(&["config", "check", "--config", config]);
     assert_eq!(checked.code, 0, "{}", checked.stderr);
@@ -198,6 +198,9 @@ async fn every_command_prints_one_json_document() {
         &["status"],
         &["status", "--only"],
         &["members"],
+        &["members", "list"],
+        &["mode", "show"],
+        &["leader", "show"],
         &["scrub", "status"],
         &["bench", "--count", "10", "--clients", "1"],
     ] {
@@ -240,6 +243,8 @@ fn names_of_other_tools_are_answered_with_the_name_here() {
         ("rm", "cairn delete"),
         ("health", "cairn status"),
         ("version", "cairn --version"),
+        ("drain", "cairn leader drain"),
+        ("transfer-leader", "cairn leader move"),
     ] {
         let ran = run(folder.path(), &[given]);
         assert_eq!(ran.code, 2);

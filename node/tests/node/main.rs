@@ -22,6 +22,7 @@ mod floors;
 mod grow;
 mod kill_under_load;
 mod lost_identity;
+mod membership;
 mod new_disk;
 mod outage;
 mod readers;

@@ -55,6 +55,9 @@ pub fn not_leader(hint: &str) -> Step {
 struct Store {
     index: u64,
     items: BTreeMap<Bytes, (Bytes, u64)>,
+    /// Changes of members that were asked for.
+    changes: Vec<proto::ChangeMembersRequest>,
+    mode: String,
     results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
 }
 
@@ -90,6 +93,11 @@ impl Cluster {
         self.store.lock().unwrap().index - 10
     }
 
+    /// The mode that was set last.
+    pub fn mode(&self) -> String {
+        self.store.lock().unwrap().mode.clone()
+    }
+
     pub fn advance(&self, index: u64) {
         self.store.lock().unwrap().index = index;
     }
@@ -106,6 +114,9 @@ pub struct Node {
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
     pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
     pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
+    /// Slots that should lead; 0: any.
+    pub moves: Arc<Mutex<Vec<u32>>>,
+    pub drains: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Node {
@@ -120,6 +131,8 @@ impl Node {
             writes: Arc::default(),
             reads: Arc::default(),
             timeouts: Arc::default(),
+            moves: Arc::default(),
+            drains: Arc::default(),
         };
         let services = Server::builder()
             .add_service(KvServer::new(node.clone()))
@@ -294,6 +307,50 @@ impl Operator for Node {
         Ok(Response::new(proto::ScrubResponse {
             scrub: Some(proto::Scrub { paused, ..Default::default() }),
         }))
+    }
+
+    async fn change_members(
+        &self,
+        request: Request<proto::ChangeMembersRequest>,
+    ) -> Answer<proto::ChangeMembersResponse> {
+        self.perform(request, |store, change| {
+            let asked_before = store.changes.contains(&change);
+            store.changes.push(change);
+            let waits_for = if asked_before { "" } else { "being asked again" };
+            proto::ChangeMembersResponse { waits_for: waits_for.to_owned() }
+        })
+        .await
+    }
+
+    async fn set_mode(
+        &self,
+        request: Request<proto::SetModeRequest>,
+    ) -> Answer<proto::SetModeResponse> {
+        self.perform(request, |store, asked| {
+            store.mode = asked.mode;
+            proto::SetModeResponse {}
+        })
+        .await
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<proto::MoveLeaderRequest>,
+    ) -> Answer<proto::MoveLeaderResponse> {
+        self.moves.lock().unwrap().push(request.get_ref().slot);
+        self.perform(request, |_, asked| {
+            let leader = proto::Leader {
+                node_id: u64::from(asked.slot) << 48,
+                client_address: "10.0.0.9:7400".to_owned(),
+            };
+            proto::MoveLeaderResponse { leader: Some(leader) }
+        })
+        .await
+    }
+
+    async fn drain(&self, request: Request<proto::DrainRequest>) -> Answer<proto::DrainResponse> {
+        self.drains.lock().unwrap().push(request.get_ref().time_ms);
+        self.perform(request, |_, _| proto::DrainResponse {}).await
     }
 }
 

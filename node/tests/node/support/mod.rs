@@ -2,6 +2,7 @@
 //! killed at the end of the test.
 
 pub mod certificates;
+pub mod clients;
 pub mod load;
 pub mod raw;
 pub mod stranger;
@@ -21,7 +22,7 @@ use tempfile::TempDir;
 pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// The timeout of a client command. It is shorter, so that the command can report why it failed.
 const COMMAND_TIMEOUT: &str = "120s";
-const POLL: Duration = Duration::from_millis(10);
+pub const POLL: Duration = Duration::from_millis(10);
 
 /// The result of a command.
 #[derive(Debug)]
@@ -128,8 +129,35 @@ pub struct Cluster {
 struct Server {
     config: PathBuf,
     log: PathBuf,
+    data: PathBuf,
     client_address: String,
     process: Option<Child>,
+}
+
+impl Server {
+    fn start(&mut self, folder: &Path) {
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
+        let mut command = command(
+            folder,
+            &["serve", "--stop-with-stdin", "--config", self.config.to_str().expect("text")],
+        );
+        // The open pipe stops the server if the test dies without running its destructors.
+        command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
+        self.process = Some(command.spawn().expect("cairn starts"));
+    }
+}
+
+/// A running node that is to take over a slot. Killed when dropped.
+pub struct Successor(Server);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("our own child");
+            process.wait().expect("our own child");
+        }
+    }
 }
 
 impl Cluster {
@@ -141,19 +169,43 @@ impl Cluster {
 
     /// The same with certificates, which the command line makes.
     pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::secured_of((size, size), storage_bytes, more)
+    }
+
+    /// The same, where only the first one forms a cluster, and the others can join it.
+    pub fn growing(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::secured_of((size, 1), storage_bytes, more)
+    }
+
+    fn secured_of(sizes: (usize, usize), storage_bytes: &str, more: &str) -> Cluster {
         let keys = |folder: &Path, slot: usize| {
             let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
             format!("{keys}{more}")
         };
-        let mut cluster = Cluster::format_with(size, storage_bytes, keys);
-        let certificates = Certificates::make(cluster.folder.path(), size);
+        let mut cluster = Cluster::format_of(sizes, storage_bytes, keys);
+        let certificates = Certificates::make(cluster.folder.path(), sizes.0);
         cluster.certificates = Some(certificates);
         cluster
+    }
+
+    /// The same as [`Cluster::growing`], without certificates.
+    pub fn growing_insecure(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let more = |_: &Path, _| format!("insecure = true\n{more}");
+        Cluster::format_of((size, 1), storage_bytes, more)
     }
 
     /// `more`: further lines of the configuration of a slot.
     fn format_with(
         size: usize,
+        storage_bytes: &str,
+        more: impl Fn(&Path, usize) -> String,
+    ) -> Cluster {
+        Cluster::format_of((size, size), storage_bytes, more)
+    }
+
+    /// `initial` of `size` form the cluster; the others know the first one to join it.
+    fn format_of(
+        (size, initial): (usize, usize),
         storage_bytes: &str,
         more: impl Fn(&Path, usize) -> String,
     ) -> Cluster {
@@ -172,7 +224,11 @@ impl Cluster {
                 own[2],
                 more(folder.path(), slot)
             );
-            for (number, member) in members.iter().enumerate() {
+            let forms = number < initial && initial > 1;
+            if number >= initial {
+                text += &format!("join = [\"{}\"]\n", members[0][1]);
+            }
+            for (number, member) in members.iter().take(initial).enumerate().filter(|_| forms) {
                 text += &format!(
                     "[members.{}]\nclient = \"{}\"\npeer = \"{}\"\n",
                     number + 1,
@@ -187,6 +243,7 @@ impl Cluster {
             nodes.push(Server {
                 config,
                 log: folder.path().join(format!("{slot}.log")),
+                data: dir,
                 client_address: own[0].clone(),
                 process: None,
             });
@@ -216,16 +273,12 @@ impl Cluster {
     }
 
     pub fn start_node(&mut self, node: usize) {
-        let server = &mut self.nodes[node];
-        let log =
-            std::fs::OpenOptions::new().create(true).append(true).open(&server.log).expect("a log");
-        let mut command = command(
-            self.folder.path(),
-            &["serve", "--stop-with-stdin", "--config", server.config.to_str().expect("text")],
-        );
-        // The open pipe stops the server if the test dies without running its destructors.
-        command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
-        server.process = Some(command.spawn().expect("cairn starts"));
+        self.nodes[node].start(self.folder.path());
+    }
+
+    /// Whether the node's process was started and not stopped.
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
     }
 
     /// Sends SIGKILL, and returns when the process is gone.
@@ -315,7 +368,41 @@ impl Cluster {
     }
 
     pub fn data(&self, node: usize) -> PathBuf {
-        self.folder.path().join(format!("data-{}", node + 1))
+        self.nodes[node].data.clone()
+    }
+
+    /// Another machine for the slot of a running node: it has an empty directory and addresses of its
+    /// own, asks to join, and runs beside that node.
+    pub fn start_successor(&mut self, node: usize) -> Successor {
+        let (ports, own) = hold(3);
+        self.ports.extend(ports);
+        let old = &self.nodes[node];
+        let mut text = std::fs::read_to_string(&old.config).expect("a configuration");
+        for (key, address) in ["listen.client", "listen.peer", "listen.http"].iter().zip(&own) {
+            let before = format!("{key} = \"{}\"", value_of(self.config(node), key));
+            text = text.replace(&before, &format!("{key} = \"{address}\""));
+        }
+        let data = old.data.with_extension("next");
+        text = text.replace(&format!("{:?}", old.data), &format!("{data:?}"));
+        let seed = value_of(self.config(node), "listen.peer");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("join"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        let config = old.config.with_extension("next.toml");
+        std::fs::write(&config, format!("join = [\"{seed}\"]\n{kept}")).expect("a file");
+        let ran = run(self.folder.path(), &["format", "--config", config.to_str().expect("text")]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let log = old.log.with_extension("next.log");
+        let client_address = own[0].clone();
+        let mut server = Server { config, log, data, client_address, process: None };
+        server.start(self.folder.path());
+        Successor(server)
+    }
+
+    /// Stops the node, and takes its successor in its place. Returns the old directory.
+    pub fn succeed(&mut self, node: usize, successor: Successor) -> PathBuf {
+        self.kill_node(node);
+        std::mem::replace(&mut self.nodes[node], successor.0).data.clone()
     }
 
     pub fn endpoints(&self) -> Vec<String> {
@@ -376,6 +463,11 @@ impl Cluster {
 
     /// A command of the client against this cluster.
     pub fn cairn(&self, arguments: &[&str]) -> Ran {
+        finish(self.spawn(arguments))
+    }
+
+    /// The same, while it runs.
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
         let endpoints = self.endpoints().join(",");
         let mut all = arguments.to_vec();
         all.extend(["--endpoints", &endpoints]);
@@ -388,7 +480,8 @@ impl Cluster {
         if !all.contains(&"--timeout") {
             all.extend(["--timeout", COMMAND_TIMEOUT]);
         }
-        run(self.folder.path(), &all)
+        let mut command = command(self.folder.path(), &all);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("cairn starts")
     }
 
     /// The status of every running node.

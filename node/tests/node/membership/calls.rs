@@ -1,0 +1,172 @@
+//! The calls themselves: whoever does not lead names the leader; each is audited, and shown.
+
+use crate::support::{Cluster, Ran, http_get, value_of};
+use cairn_client::proto::change_members_request::Kind;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::operator_client::OperatorClient;
+use cairn_client::proto::{self, ErrorDetail};
+use cairn_client::{NodeStatus, Options};
+use serde_json::Value;
+use std::time::Duration;
+use tonic::{Code, Status};
+
+fn json_of(ran: &Ran) -> Value {
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+/// The leader that a refusal names.
+fn named(status: &Status) -> String {
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    let detail = ErrorDetail::of(status).expect("a detail");
+    assert_eq!(detail.reason(), Reason::NotLeader);
+    detail.leader.expect("the leader").client_address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
+    let cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let leader = cluster.leader().await;
+    let follower = cluster.endpoints().remove(if leader == 0 { 1 } else { 0 });
+    let expected = cluster.endpoints().remove(leader);
+    let mut calls =
+        OperatorClient::connect(format!("http://{follower}")).await.expect("it listens");
+    let change =
+        proto::ChangeMembersRequest { kind: Kind::Add.into(), slot: 9, ..Default::default() };
+    assert_eq!(named(&calls.change_members(change).await.expect_err("no leader")), expected);
+    let mode = proto::SetModeRequest { mode: "sync".into() };
+    assert_eq!(named(&calls.set_mode(mode).await.expect_err("no leader")), expected);
+    let to = proto::MoveLeaderRequest { slot: 0 };
+    assert_eq!(named(&calls.move_leader(to).await.expect_err("no leader")), expected);
+
+    let operator = Options::new([follower]).build().expect("good options").operator();
+    operator.set_mode("sync").await.expect("the leader sets it");
+    let moved = operator.move_leader(None).await.expect("the leader moves it");
+    assert_ne!(moved.client_address, expected);
+    let back = operator.move_leader(Some(leader as u16 + 1)).await.expect("moved back");
+    assert_eq!(back.client_address, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lead() {
+    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let leader = cluster.leader().await;
+    let shown = json_of(&cluster.cairn(&["leader", "show", "-o", "json"]));
+    assert_eq!(shown["leader"]["slot"], leader + 1, "{shown}");
+    assert_eq!(shown["leader"]["client_address"], cluster.endpoints()[leader]);
+
+    let slot = (leader + 1).to_string();
+    let drained = json_of(&cluster.cairn(&["leader", "drain", &slot, "-o", "json"]));
+    assert_eq!(drained["drained_ms"], 600_000, "{drained}");
+    assert_ne!(drained["leader"]["slot"], leader + 1, "{drained}");
+    let text = cluster.cairn(&["leader", "show"]).stdout;
+    assert!(text.contains(&format!("slot {slot} does not campaign for 9m")), "{text}");
+    let text = cluster.cairn(&["status"]).stdout;
+    assert!(text.contains(&format!("cairn leader drain {slot} --end")), "{text}");
+    let metrics = http_get(&value_of(cluster.config(leader), "listen.http"), "/metrics");
+    for line in ["cairn_drained 1", "cairn_voters 3", "cairn_mode{mode=\"sync\"} 1"] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+
+    // The leader dies: only the other one that is not drained takes over.
+    let second = cluster.leader().await;
+    cluster.kill_node(second);
+    let third = 3 - leader - second;
+    let takes_over = async || {
+        let statuses = cluster.statuses().await;
+        let leads = |status: &NodeStatus| status.role == "leader";
+        statuses.iter().find(|status| leads(status)).map(|status| status.slot)
+    };
+    let now = cluster.until("another leader", takes_over).await;
+    assert_eq!(usize::from(now), third + 1);
+    cluster.start_node(second);
+    cluster.wait_ready().await;
+
+    let ended = cluster.cairn(&["leader", "drain", &slot, "--end"]);
+    assert!(ended.stdout.contains("may lead again"), "{ended:?}");
+    let back = json_of(&cluster.cairn(&["leader", "move", &slot, "-o", "json"]));
+    assert_eq!(back["leader"]["slot"], leader + 1, "{back}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_and_modes_are_listed_with_what_each_member_says_of_itself() {
+    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let leader = cluster.leader().await;
+    cluster.kill_node(if leader == 2 { 1 } else { 2 });
+    for arguments in [&["members", "-o", "json"][..], &["members", "list", "-o", "json"]] {
+        let members = json_of(&cluster.cairn(arguments));
+        let members = members.as_array().expect("members");
+        assert_eq!(members.len(), 3);
+        for member in members {
+            let slot = member["slot"].as_u64().expect("a slot");
+            assert_eq!(member["leader"], slot == leader as u64 + 1, "{member}");
+            assert_eq!(member["voter"], true);
+        }
+        let states = members.iter().filter(|member| member["member_state"] == "active");
+        assert_eq!(states.count(), 2, "{members:?}");
+    }
+    let text = cluster.cairn(&["members"]).stdout;
+    assert!(text.starts_with("SLOT  NODE"), "{text}");
+    for word in ["leader", "follower", "active", "unreachable"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    let modes = json_of(&cluster.cairn(&["mode", "show", "-o", "json"]));
+    assert_eq!(modes["cluster"], "sync", "{modes}");
+    assert_eq!(modes["nodes"].as_array().map(Vec::len), Some(2));
+    let text = cluster.cairn(&["mode", "show"]).stdout;
+    assert!(text.starts_with("the cluster's mode is sync\n"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_not_waited_for_says_what_it_waits_for() {
+    let mut cluster = Cluster::growing_insecure(2, "64MiB", "");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    let check = ["config", "check", "--config", cluster.config(1)];
+    let checked = crate::support::run(cluster.folder.path(), &check);
+    assert!(checked.stdout.contains("`cairn members add 2`"), "{checked:?}");
+    cluster.start_node(1);
+    let says_how = async || {
+        let statuses = cluster.statuses().await;
+        let own = statuses.into_iter().find(|status| status.slot == 2)?;
+        own.not_ready?.contains("`cairn members add 2`").then_some(())
+    };
+    cluster.until("it says how it becomes a member", says_how).await;
+    // The first answers may come before its first request to join.
+    let taken = async || {
+        let ran = cluster.cairn(&["members", "add", "2", "--no-wait", "-o", "json"]);
+        (ran.code == 0).then(|| json_of(&ran))
+    };
+    let answer = cluster.until("the change is taken", taken).await;
+    assert_eq!((&answer["change"], &answer["slot"]), (&"add".into(), &2.into()), "{answer}");
+    assert_eq!(answer["done"], answer["waits_for"].is_null(), "{answer}");
+    let done = cluster.cairn(&["members", "add", "2"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("slot 2 votes; 2 voters: slots 1 and 2; none may fail"), "{done:?}");
+    let again = json_of(&cluster.cairn(&["members", "add", "2", "-o", "json"]));
+    assert_eq!(again["done"], true, "done is done: {again}");
+
+    let client = cluster.client();
+    let status = client.status(&cluster.endpoints()[0]).await.expect("it runs");
+    let calls = status.operator_calls.iter().filter(|call| call.call == "change-members");
+    let calls: Vec<_> = calls.map(|call| (call.arguments.as_str(), call.result.as_str())).collect();
+    assert!(calls.contains(&("add slot 2", "ok")), "{calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_does_not_wait_long_enough_says_that_it_can_go_on() {
+    let mut cluster = Cluster::growing_insecure(2, "64MiB", "");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    cluster.client().with_deadline(Duration::from_secs(60)).put("a", "1").await.expect("written");
+    cluster.start_node(1);
+    let outcome = async || {
+        let ran = cluster.cairn(&["members", "add", "2", "--timeout", "150ms"]);
+        (ran.code != 4).then_some(ran)
+    };
+    let ran = cluster.until("it is added, or waited for", outcome).await;
+    let waits = ran.code == 6 && ran.stderr.contains("the same command goes on waiting");
+    assert!(waits || ran.code == 0 || ran.code == 6, "{ran:?}");
+    let done = cluster.cairn(&["members", "add", "2"]);
+    assert_eq!(done.code, 0, "{done:?}");
+}

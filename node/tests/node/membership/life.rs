@@ -1,0 +1,232 @@
+//! The life of a cluster with certificates: it grows from one member to five, loses a disk, moves,
+//! is drained for restarts, and shrinks to one again. Clients work throughout, and in the middle of
+//! each step a process is killed.
+
+use crate::support::clients::SharedKeys;
+use crate::support::{Cluster, WAIT_LIMIT, finish, value_of};
+use serde_json::Value;
+use std::time::Instant;
+
+/// How many writes are acknowledged between the beginning of a step and its kill, in turns.
+const ACKNOWLEDGED_BEFORE: [usize; 4] = [3, 0, 25, 10];
+
+struct Life {
+    cluster: Cluster,
+    keys: SharedKeys,
+    steps: usize,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_grows_moves_is_replaced_and_shrinks_under_clients_while_its_processes_are_killed()
+{
+    tokio::time::timeout(WAIT_LIMIT * 8, live()).await.expect("the life ends in time");
+}
+
+async fn live() {
+    let mut cluster = Cluster::growing(5, "128MiB", "storage.format_empty = \"true\"\n");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    let mut keys = SharedKeys::new(&cluster);
+    keys.work();
+    let mut life = Life { cluster, keys, steps: 0 };
+    life.grow().await;
+    life.relax().await;
+    life.replace().await;
+    life.moves().await;
+    life.drain().await;
+    life.shrink().await;
+}
+
+impl Life {
+    /// Runs a command, kills the process of this node in the middle of it, and starts it again. The
+    /// command succeeds nevertheless.
+    async fn step(&mut self, arguments: &[&str], victim: usize) -> Value {
+        let began = Instant::now();
+        let child = self.cluster.spawn(&[arguments, &["-o", "json"]].concat());
+        let before = ACKNOWLEDGED_BEFORE[self.steps % ACKNOWLEDGED_BEFORE.len()];
+        self.steps += 1;
+        self.keys.wait_for(&self.cluster, before).await;
+        self.cluster.kill_node(victim);
+        self.cluster.start_node(victim);
+        let ran = finish(child);
+        assert_eq!(ran.code, 0, "{arguments:?}: {}\n{}", ran.stderr, self.cluster.logs());
+        println!(
+            "cairn {}: {:?}, with slot {} killed after {before} writes",
+            arguments.join(" "),
+            began.elapsed(),
+            victim + 1
+        );
+        self.keys.wait_for(&self.cluster, 10).await;
+        serde_json::from_str(&ran.stdout).expect("JSON")
+    }
+
+    /// Lets the clients pause for a check of everything.
+    async fn check(&mut self, phase: &str) {
+        let acknowledged = self.keys.pause_and_check(&self.cluster.client()).await;
+        println!("{phase}: {acknowledged} acknowledged writes so far, 0 wrong");
+        self.keys.work();
+    }
+
+    fn voters(&self) -> Vec<u64> {
+        let ran = self.cluster.cairn(&["members", "list", "-o", "json"]);
+        let members: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let voters = members.as_array().expect("members").iter();
+        let mut slots: Vec<u64> = voters
+            .filter(|member| member["voter"] == true)
+            .map(|member| member["slot"].as_u64().expect("a slot"))
+            .collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// Some running node that is not this one.
+    fn other(&self, node: usize) -> usize {
+        let mut nodes = 0..self.cluster.len();
+        nodes.find(|other| *other != node && self.cluster.runs(*other)).expect("another node")
+    }
+
+    async fn grow(&mut self) {
+        for node in 1..5 {
+            let slot = (node + 1).to_string();
+            self.cluster.start_node(node);
+            let victim = match node {
+                1 => 0,
+                2 => 2,
+                3 => self.cluster.leader().await,
+                _ => self.other(self.cluster.leader().await),
+            };
+            if node == 4 {
+                // Whoever asked goes away, and asks again.
+                let mut child = self.cluster.spawn(&["members", "add", &slot]);
+                self.keys.wait_for(&self.cluster, 2).await;
+                child.kill().expect("our own child");
+                child.wait().expect("our own child");
+            }
+            let done = self.step(&["members", "add", &slot], victim).await;
+            assert_eq!(done["done"], true, "{done}");
+            assert_eq!(self.voters(), (1..=node as u64 + 1).collect::<Vec<_>>());
+        }
+        self.cluster.wait_ready().await;
+        self.check("grown to five").await;
+    }
+
+    async fn relax(&mut self) {
+        let leader = self.cluster.leader().await;
+        self.step(&["mode", "set", "replicated"], leader).await;
+        let replicated = |modes: &cairn_client::ModeStatus| {
+            modes.cluster.as_deref() == Some("replicated") && modes.effective == "replicated"
+        };
+        self.cluster
+            .until_all("all acknowledge by the new mode", |node| {
+                node.modes.as_ref().is_some_and(replicated)
+            })
+            .await;
+        self.check("in mode replicated").await;
+    }
+
+    async fn replace(&mut self) {
+        let statuses = self.cluster.statuses().await;
+        let before = statuses.into_iter().find(|status| status.slot == 3).expect("it runs");
+        self.cluster.kill_node(2);
+        std::fs::remove_dir_all(self.cluster.data(2)).expect("the directory");
+        self.cluster.start_node(2);
+        self.keys.wait_for(&self.cluster, 10).await;
+        let leader = self.cluster.leader().await;
+        self.cluster.kill_node(leader);
+        self.cluster.start_node(leader);
+        self.cluster.wait_replaced(&before).await;
+
+        // A machine that is alive, by another one.
+        let successor = self.cluster.start_successor(3);
+        let leader = self.cluster.leader().await;
+        let victim = if leader == 3 { 0 } else { leader };
+        let done = self.step(&["members", "replace", "4"], victim).await;
+        assert_eq!(done["done"], true, "{done}");
+        self.cluster.succeed(3, successor);
+        self.cluster.wait_ready().await;
+        assert_eq!(self.voters(), [1, 2, 3, 4, 5]);
+        self.check("with a new disk and a new machine").await;
+    }
+
+    async fn moves(&mut self) {
+        assert_eq!(self.cluster.stop_node(1), 0);
+        self.cluster.move_node(1);
+        self.cluster.start_node(1);
+        self.move_to_present(1).await;
+
+        // Once more, while it leads.
+        self.step(&["leader", "move", "2"], 4).await;
+        let leads = async || (self.cluster.leader().await == 1).then_some(());
+        self.cluster.until("slot 2 leads", leads).await;
+        self.cluster.kill_node(1);
+        self.cluster.move_node(1);
+        self.cluster.start_node(1);
+        self.move_to_present(1).await;
+        self.check("moved twice").await;
+    }
+
+    async fn move_to_present(&mut self, node: usize) {
+        let (slot, peer) =
+            ((node + 1).to_string(), value_of(self.cluster.config(node), "listen.peer"));
+        let done = self.step(&["members", "move", &slot, &peer], self.other(node)).await;
+        assert_eq!(done["done"], true, "{done}");
+        self.cluster.wait_ready().await;
+        self.cluster.until_logged().await;
+    }
+
+    async fn drain(&mut self) {
+        for node in 0..5 {
+            let slot = (node + 1).to_string();
+            let done = self.step(&["leader", "drain", &slot], self.other(node)).await;
+            assert_ne!(done["leader"]["slot"], node + 1, "{done}");
+            let drained = async || {
+                let mut all = self.cluster.statuses().await.into_iter();
+                let own = all.find(|status| usize::from(status.slot) == node + 1)?;
+                (own.drained.is_some() && own.role != "leader").then_some(())
+            };
+            self.cluster.until("it is drained and does not lead", drained).await;
+            assert_eq!(self.cluster.stop_node(node), 0);
+            self.cluster.start_node(node);
+            self.cluster.wait_ready().await;
+        }
+        let restarted = |status: &cairn_client::NodeStatus| status.drained.is_none();
+        self.cluster.until_all("a restart ends it", restarted).await;
+        self.check("drained and restarted one by one").await;
+    }
+
+    async fn remove(&mut self, node: usize, victim: usize) {
+        let slot = (node + 1).to_string();
+        let done = self.step(&["members", "remove", &slot, "--yes"], victim).await;
+        assert_eq!(done["done"], true, "{done}");
+        self.cluster.kill_node(node);
+        self.cluster.wait_ready().await;
+        assert!(!self.voters().contains(&(node as u64 + 1)), "{:?}", self.voters());
+    }
+
+    async fn shrink(&mut self) {
+        self.remove(4, 4).await;
+        // The leader, whoever it is now.
+        let leader = self.cluster.leader().await;
+        self.remove(leader, self.other(leader)).await;
+        assert_eq!(self.voters().len(), 3);
+        self.check("shrunk to three").await;
+
+        let left: Vec<usize> = (0..5).filter(|node| self.cluster.runs(*node)).collect();
+        let slot = (left[2] + 1).to_string();
+        let refused = self.cluster.cairn(&["members", "remove", &slot, "--yes"]);
+        assert_eq!(refused.code, 4, "{refused:?}");
+        assert!(refused.stderr.contains("cairn mode set sync"), "{}", refused.stderr);
+        let leader = self.cluster.leader().await;
+        self.step(&["mode", "set", "sync"], leader).await;
+        self.remove(left[2], left[0]).await;
+        self.remove(left[1], left[0]).await;
+        assert_eq!(self.voters(), [left[0] as u64 + 1]);
+        self.check("shrunk to one").await;
+
+        // What is left stands alone.
+        self.cluster.kill_node(left[0]);
+        self.cluster.start_node(left[0]);
+        self.cluster.wait_ready().await;
+        self.check("alone").await;
+    }
+}

@@ -1,0 +1,6 @@
+//! Changes of the members, the mode and the leader, with real processes.
+
+mod calls;
+mod life;
+mod machines;
+mod refusals;
