@@ -89,8 +89,7 @@ async fn build(
     let settings = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
     terms::warn_if_misled(&engine, id);
     let machine =
-        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
-            .map_err(unreadable)?;
+        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())?;
     let policy =
         Policy { gate: gate.clone(), ack_modes: ack_modes.clone(), metrics: metrics.clone() };
     let connections = Connections::new(

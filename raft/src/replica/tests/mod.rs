@@ -1,11 +1,13 @@
 //! A single replica: its answers to messages out of order, and what the gate withholds.
 
 use super::*;
+use crate::core::boot::Boot;
 use crate::core::config::ReplicaConfig;
 use crate::core::proto::peer_server::Peer;
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
+use crate::core::version::VERSION;
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::Mode;
@@ -38,6 +40,7 @@ fn envelope() -> Option<Envelope> {
         boot_epoch: 1,
         boot_nonce: 1,
         protocol: PROTOCOL,
+        version: VERSION,
         ..Envelope::default()
     })
 }
@@ -160,9 +163,10 @@ async fn concurrent_requests_for_a_record_are_merged() {
     }
     let vote = with_metrics(raft, |seen| seen.vote);
     let epoch = |number| BootEpoch { number, nonce: number };
+    let boot = |number| Boot { epoch: epoch(number), version: VERSION, release: Arc::default() };
     let unsafe_recoveries = progress.unsafe_recoveries().count;
     for (number, unsafe_recovery) in [(5, true), (6, false), (5, false)] {
-        records.propose(vote, other(), epoch(number), unsafe_recovery);
+        records.propose(vote, other(), boot(number), unsafe_recovery);
     }
     let logged = async {
         while !progress.has_epoch(other(), epoch(6)) {
