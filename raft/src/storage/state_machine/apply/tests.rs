@@ -229,7 +229,7 @@ fn an_expired_session_changes_nothing() {
 
 /// The image after these entries, which are no commands.
 fn after(mut image: Image, payloads: impl IntoIterator<Item = Payload>) -> Image {
-    let keys = BTreeMap::new();
+    let keys = BTreeMap::<Bytes, (Version, Bytes)>::new();
     for payload in payloads {
         let mut batch = ApplyBatch::new(&keys, image, 1);
         let id = raft_log_id(LogId { term: 1, index: 1 });
