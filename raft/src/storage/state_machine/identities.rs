@@ -128,10 +128,15 @@ impl Identities {
     /// that they speak this version.
     pub(crate) fn behind(&self, membership: &Membership, version: u32) -> Vec<NodeId> {
         let known = self.0.lock();
+        let is_latest = |id: &NodeId, boot: &Boot| {
+            known.logged.get(id).is_none_or(|logged| !is_old(boot.epoch, logged.epoch))
+        };
+        let went_back = |(id, boot): &(&NodeId, &Boot)| {
+            boot.version < version && is_latest(id, boot) && membership.get_node(id).is_some()
+        };
+        let went_back = known.observed.iter().filter(went_back).map(|(id, _)| *id);
         let mut behind = behind(&known.logged, membership, version);
-        let older = known.observed.iter().filter(|(_, boot)| boot.version < version);
-        let older = older.map(|(id, _)| *id).filter(|id| membership.get_node(id).is_some());
-        behind.extend(older);
+        behind.extend(went_back);
         behind.sort_unstable();
         behind.dedup();
         behind
@@ -366,9 +371,13 @@ mod tests {
         // It went back a moment ago, and that is not logged yet.
         identities.observe(one, &runs(2, 1, ""), &[1]).unwrap();
         assert_eq!(identities.behind(&members, 2), [one]);
+        // What an earlier boot said counts no more, once the log has a later one.
+        log_boot(&mut image, one, runs(3, 2, ""), |_| true);
+        identities.set_logged(&image, &RemovedImage::default(), 0);
+        assert_eq!(identities.behind(&members, 2), []);
         // Nobody asks a node that is no member.
         identities.observe(NodeId::new(4, 44), &runs(1, 1, ""), &[]).unwrap();
-        assert_eq!(identities.behind(&members, 2), [one]);
+        assert_eq!(identities.behind(&members, 2), []);
     }
 
     #[test]
