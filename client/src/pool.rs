@@ -58,6 +58,8 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct ClusterView {
     cluster: Option<String>,
+    /// The generation of the first formed cluster that answered.
+    generation: Option<u32>,
     limits: Option<Limits>,
     members: Vec<Member>,
     /// Log id of the membership that `members` is from: term, index.
@@ -163,7 +165,21 @@ impl Pool {
                     });
                 }
                 Some(_) => {}
-                None => view.cluster = Some(hello.cluster),
+                None => view.cluster = Some(hello.cluster.clone()),
+            }
+            // A node that was never part of a cluster has none yet.
+            if membership != (0, 0) {
+                match view.generation {
+                    Some(known) if known != hello.generation => {
+                        let of = |number| format!("{} of generation {number:08x}", hello.cluster);
+                        return Err(Error::ClusterMismatch {
+                            endpoint: address.to_owned(),
+                            expected: of(known),
+                            found: of(hello.generation),
+                        });
+                    }
+                    _ => view.generation = Some(hello.generation),
+                }
             }
             view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
             let newest = !members.is_empty() && membership >= view.membership;

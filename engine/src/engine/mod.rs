@@ -23,6 +23,27 @@ impl Engine {
         BootEpoch { number: self.shared.facts.epoch, nonce: self.shared.facts.options.boot_nonce }
     }
 
+    /// The generation of the cluster: 0, or the number that was drawn when an operator made it anew of
+    /// one member alone ([`Engine::set_generation`]).
+    pub fn generation(&self) -> u32 {
+        self.shared.generation.load(Ordering::SeqCst)
+    }
+
+    /// From now on the directory belongs to the cluster of this generation. Synced before this
+    /// returns.
+    ///
+    /// # After a crash
+    /// During this call: the old generation or the new one.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn set_generation(&self, generation: u32) -> Result<()> {
+        self.shared.state.lock().check_open()?;
+        self.shared.update_superblock(|s| s.generation = generation).await?;
+        self.shared.generation.store(generation, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// The boot nonces of the earlier opens.
     pub fn fencing_history(&self) -> FencingHistory {
         self.shared.facts.fencing_history

@@ -25,7 +25,7 @@ use crate::state::{
     UnsyncedAckFlag, WriteProgress, free_ended_views,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, MemberState, Mode, Options, ValueRef};
+use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
 use crate::write::{Compactor, Writer, syncer};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};
@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use recovery::{Recovered, recover};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 impl Engine {
     /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written. A
@@ -284,6 +284,7 @@ impl Opening {
             superblock: tokio::sync::Mutex::new(self.superblock),
             votes: Mutex::new(votes),
             member_state: Mutex::new(member_state),
+            generation: AtomicU32::new(self.known.generation),
             state: Mutex::new(state),
             progress: Mutex::new(progress),
             unsynced_acks: UnsyncedAckFlag::default(),

@@ -43,7 +43,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 pub(crate) struct State {
@@ -174,6 +174,7 @@ pub(crate) struct Shared {
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub member_state: Mutex<MemberState>,
+    pub generation: AtomicU32,
     pub state: Mutex<State>,
     pub progress: Mutex<WriteProgress>,
     pub unsynced_acks: UnsyncedAckFlag,

@@ -38,6 +38,8 @@ pub(crate) struct Superblock {
     /// Counts updates.
     pub revision: u64,
     pub identity: Identity,
+    /// Random, drawn when an operator made a cluster anew of this directory alone; else 0.
+    pub generation: u32,
     pub geometry: Geometry,
     /// The unsynced-ack flag: this machine may have acknowledged writes that are not synced.
     pub unsynced_acks: bool,
@@ -88,6 +90,7 @@ impl Superblock {
         Superblock {
             revision: 1,
             identity,
+            generation: 0,
             geometry,
             unsynced_acks: false,
             mode: None,
@@ -122,7 +125,7 @@ impl Superblock {
         debug_assert!(cluster.len() <= CLUSTER_BYTES);
         out.put_u16_le(cluster.len() as u16);
         out.put_u16_le(self.identity.slot);
-        out.put_u32_le(0);
+        out.put_u32_le(self.generation);
         out.put_slice(cluster);
         out.resize(112, 0);
         out.put_u64_le(self.identity.incarnation);
@@ -180,7 +183,7 @@ impl Superblock {
         let revision = r.u64()?;
         let cluster_len = usize::from(r.u16()?);
         let slot = r.u16()?;
-        r.u32()?;
+        let generation = r.u32()?;
         let cluster =
             std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?).ok()?.to_owned();
         let identity = Identity { cluster, slot, incarnation: r.u64()? };
@@ -215,6 +218,7 @@ impl Superblock {
         Some(Superblock {
             revision,
             identity,
+            generation,
             geometry,
             unsynced_acks,
             mode,
@@ -247,6 +251,7 @@ pub(crate) mod tests {
         Superblock {
             revision: 7,
             identity: Identity { cluster: "prod".into(), slot: 2, incarnation: 0xabcdef },
+            generation: 0x1234_5678,
             geometry: Geometry::for_total(64 << 20).unwrap(),
             unsynced_acks: true,
             mode: Some(Mode::Replicated),
@@ -271,6 +276,7 @@ pub(crate) mod tests {
         assert_eq!(block[32..40], 7u64.to_le_bytes(), "revision");
         assert_eq!(block[40..42], 4u16.to_le_bytes(), "cluster length");
         assert_eq!(block[42..44], 2u16.to_le_bytes(), "slot");
+        assert_eq!(block[44..48], 0x1234_5678u32.to_le_bytes(), "generation");
         assert_eq!(&block[48..52], b"prod");
         assert_eq!(block[112..120], 0xabcdefu64.to_le_bytes(), "incarnation");
         assert_eq!(block[120..128], (4u64 << 20).to_le_bytes(), "journal bytes");

@@ -31,11 +31,7 @@ impl Shared {
         let acknowledged = {
             let progress = self.progress.lock();
             // By the superblock: the next open uses the same.
-            if superblock.current().acks_are_synced() {
-                progress.synced
-            } else {
-                progress.written
-            }
+            if superblock.current().acks_are_synced() { progress.synced } else { progress.written }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {

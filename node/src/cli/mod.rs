@@ -25,6 +25,7 @@ mod members;
 mod mode;
 mod output;
 mod put;
+mod recover;
 mod reload;
 mod scrub;
 mod serve;
@@ -100,6 +101,8 @@ enum Command {
     /// Recover a cluster in which too many machines lost power at once; may lose acknowledged
     /// writes
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
+    /// Make a cluster anew of one stopped node, after a majority of the disks was lost for good
+    Recover(recover::RecoverArgs),
     /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
     /// Make tokens for clients
@@ -166,6 +169,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Leader(args) => leader::run(args, output).await,
         Command::Upgrade(args) => upgrade::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
+        Command::Recover(args) => recover::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Access(args) => access::run(args, output),
         Command::Certs(args) => certs::run(&args, output),

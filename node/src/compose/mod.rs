@@ -166,21 +166,25 @@ impl Drop for Node {
     }
 }
 
-async fn open_engine(
-    config: &NodeConfig,
-    durability: &Durability,
-    environment: &Environment,
-    tls: Option<&Tls>,
-) -> Result<Engine, Error> {
+fn options(config: &NodeConfig, durability: &Durability, environment: &Environment) -> Options {
     let storage = &config.storage;
-    let options = Options {
+    Options {
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
         io_timeout: storage.io_timeout,
         log_cache_bytes: storage.log_cache_bytes,
         salvage: config.has_peers(),
         ..Options::new(durability.bound, environment.boot, environment.seed)
-    };
+    }
+}
+
+async fn open_engine(
+    config: &NodeConfig,
+    durability: &Durability,
+    environment: &Environment,
+    tls: Option<&Tls>,
+) -> Result<Engine, Error> {
+    let options = options(config, durability, environment);
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
     let others = config.has_peers();
@@ -194,6 +198,20 @@ async fn open_engine(
             }
         }
     }
+}
+
+/// Opens the data directory of a stopped node, to change what it says of its cluster. The caller
+/// closes the engine.
+///
+/// # Errors
+/// Any [`Error`] of a start.
+pub async fn open_stopped(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
+    config.validate()?;
+    let durability = world::durability(config)?;
+    let options = options(config, &durability, environment);
+    let expected = Some((config.cluster.clone(), config.slot));
+    let opened = Engine::open(Arc::clone(&environment.directory), expected, options).await;
+    opened.map_err(|error| Error::of_open(error, environment.directory.location(), true))
 }
 
 /// Replaces the unreadable identity of this directory. Nobody knows what that identity promised, so

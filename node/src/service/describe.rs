@@ -32,6 +32,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
         protocol: cairn_client::PROTOCOL,
         membership_term: status.membership_log_id.map_or(0, |id| id.term),
         membership_index: index(status.membership_log_id),
+        generation: inner.engine.generation(),
     }
 }
 
@@ -102,6 +103,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
         insecure: inner.config.tls_files().is_none(),
+        generation: inner.engine.generation(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)
             .err()

@@ -28,7 +28,9 @@ use std::time::Duration;
 
 /// More voters cost more than they give: each write goes to all of them.
 const MEMBERS_MAX: usize = 15;
-/// A committed record is proposed again by the caller after this long.
+/// The longest that one step of a change takes before its caller hears of it.
+const STEP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a record may take until it is applied.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A change of the members.
@@ -109,6 +111,12 @@ impl Reconciler {
     /// # Errors
     /// See [`ChangeError`].
     pub(crate) async fn change(&self, change: MemberChange) -> Changed {
+        // What is begun goes on: the reconciler finishes it.
+        let step = runtime::timeout(STEP_LIMIT, self.begin(change)).await;
+        step.unwrap_or_else(|| waits("the members agree on the change"))
+    }
+
+    async fn begin(&self, change: MemberChange) -> Changed {
         let _one_after_another = self.changing.lock().await;
         let seen = match self.seen()? {
             Ok(seen) => seen,
@@ -166,7 +174,9 @@ impl Reconciler {
             });
         };
         if seen.membership().nodes().count() >= MEMBERS_MAX && learner.is_none() {
-            return refused(format!("the cluster has {MEMBERS_MAX} members already, the most there may be"));
+            return refused(format!(
+                "the cluster has {MEMBERS_MAX} members already, the most there may be"
+            ));
         }
         if learner.is_some_and(|known| known != joins.id && alive(&seen.metrics).contains(&known)) {
             return waits(format!("another learner of slot {slot} catches up"));
@@ -183,7 +193,11 @@ impl Reconciler {
         let matched = metrics.replication.as_ref().and_then(|all| all.get(&joins.id)?.as_ref());
         let matched = matched.map_or(0, |matched| matched.index());
         match joins.active {
-            true => format!("learner {} catches up: {} entries to go", joins.id, last.saturating_sub(matched)),
+            true => format!(
+                "learner {} catches up: {} entries to go",
+                joins.id,
+                last.saturating_sub(matched)
+            ),
             false => format!("learner {} recovers", joins.id),
         }
     }
@@ -224,7 +238,9 @@ impl Reconciler {
         let slot = old.slot();
         if step::voter_of(&seen.voters, slot) != Some(old) {
             return match seen.membership().get_node(&old) {
-                Some(_) => refused(format!("member {old} does not vote: `cairn members remove {slot}`")),
+                Some(_) => {
+                    refused(format!("member {old} does not vote: `cairn members remove {slot}`"))
+                }
                 None => Ok(None),
             };
         }
@@ -304,8 +320,11 @@ impl Reconciler {
             (*voter, ended)
         });
         let answers = futures::future::join_all(asked).await;
-        let waits: Vec<String> =
-            answers.iter().filter(|(_, ended)| !ended).map(|(voter, _)| voter.to_string()).collect();
+        let waits: Vec<String> = answers
+            .iter()
+            .filter(|(_, ended)| !ended)
+            .map(|(voter, _)| voter.to_string())
+            .collect();
         (!waits.is_empty()).then(|| {
             format!("waits until {} has synced what it acknowledged before", waits.join(" and "))
         })
@@ -342,9 +361,14 @@ impl Reconciler {
         let answer = transport::hello(&member.identity, Some(&member.addresses), &contact).await;
         let answer = match answer {
             Ok(answer) if answer.id == known => answer,
-            Ok(answer) => return refused(format!("{} answers at {address}, not {known}", answer.id)),
+            Ok(answer) => {
+                return refused(format!("{} answers at {address}, not {known}", answer.id));
+            }
             Err(status) => {
-                return refused(format!("{known} does not answer at {address}: {}", transport::cause(&status)));
+                return refused(format!(
+                    "{known} does not answer at {address}: {}",
+                    transport::cause(&status)
+                ));
             }
         };
         let Some(advertised) = answer.address else {

@@ -57,6 +57,7 @@ impl Outreach {
     /// Runs until the member stops.
     pub(crate) async fn run(mut self) {
         let began = runtime::now();
+        let mut told_alone = false;
         let mut last_round: Option<runtime::Instant> = None;
         while !self.member.stops() {
             runtime::sleep(POLL_INTERVAL).await;
@@ -66,12 +67,27 @@ impl Outreach {
                 continue;
             }
             last_round = Some(now);
+            if !told_alone && self.is_configured_alone() {
+                told_alone = true;
+                tracing::warn!(
+                    node = %self.member.identity.id(),
+                    "the cluster has other members, and this one's configuration names none: add `join` with some of their \
+                     peer addresses, so that this member finds them if it loses its log"
+                );
+            }
             match self.reason() {
                 None => *self.member.removed_reason.lock() = None,
                 Some(Reason::NoLeader) if now - began <= NO_LEADER_AFTER => {}
                 Some(reason) => self.ask_all(reason).await,
             }
         }
+    }
+
+    /// Whether the log names other members and the configuration none.
+    fn is_configured_alone(&self) -> bool {
+        let LocalMember { addresses, config, .. } = &*self.member;
+        let own = &addresses.advertised().peer;
+        !addresses.others().is_empty() && config.contacts().all(|address| address == *own)
     }
 
     fn reason(&self) -> Option<Reason> {
@@ -189,11 +205,7 @@ impl Outreach {
             return None;
         }
         let address_of_own: MemberAddress = addresses.advertised().clone();
-        let pending_join = PendingJoin {
-            id: own,
-            address: address_of_own,
-            active: gate.is_open(),
-        };
+        let pending_join = PendingJoin { id: own, address: address_of_own, active: gate.is_open() };
         let asked = transport::ask_to_join(identity, answer.id, address, pending_join).await;
         Some(asked.map(drop))
     }

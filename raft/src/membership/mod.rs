@@ -53,6 +53,7 @@
 
 mod change;
 mod contact;
+mod forced;
 pub(crate) mod forming;
 mod reconciler;
 mod replaceable_voter;
@@ -61,5 +62,6 @@ mod upgrade;
 
 pub use change::{ChangeError, MemberChange};
 pub(crate) use contact::Outreach;
+pub use forced::{Survivor, force_new_cluster};
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;

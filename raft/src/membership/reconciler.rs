@@ -95,7 +95,9 @@ impl Reconciler {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let joiner = pending_join.id;
         if self.member.identity.identities.is_removed(joiner) {
-            return Err(format!("{joiner} was removed: start the node with an empty data directory"));
+            return Err(format!(
+                "{joiner} was removed: start the node with an empty data directory"
+            ));
         }
         let voter = voter_to_replace(&metrics, joiner);
         let leads = metrics.state == ServerState::Leader;
@@ -118,7 +120,9 @@ impl Reconciler {
         asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
         let slot = pending_join.id.slot();
         let other = |(known, _): &(PendingJoin, _)| known.id != pending_join.id;
-        if asked.get(&slot).is_some_and(other) || asked.len() >= PENDING_MAX && !asked.contains_key(&slot) {
+        if asked.get(&slot).is_some_and(other)
+            || asked.len() >= PENDING_MAX && !asked.contains_key(&slot)
+        {
             return;
         }
         asked.insert(slot, (pending_join, now));
@@ -233,7 +237,9 @@ impl Reconciler {
             return;
         }
         let mode = match self.member.config.formation_mode {
-            Mode::Replicated if !allows_replicated(metrics.membership_config.membership()) => Mode::Sync,
+            Mode::Replicated if !allows_replicated(metrics.membership_config.membership()) => {
+                Mode::Sync
+            }
             mode => mode,
         };
         if self.log_mode(mode).await.is_some() {
@@ -320,19 +326,15 @@ impl Reconciler {
                     ChangeMembers::RemoveVoters(BTreeSet::from([old])),
                     ChangeMembers::AddVoterIds(BTreeSet::from([new])),
                 ];
-                (
-                    ChangeMembers::Batch(change),
-                    format!("replace member {old} by {new}"),
-                )
+                (ChangeMembers::Batch(change), format!("replace member {old} by {new}"))
             }
             Step::Promote(new) => (
                 ChangeMembers::AddVoterIds(BTreeSet::from([new])),
                 format!("make learner {new} a voter"),
             ),
-            Step::Remove(old) => (
-                ChangeMembers::RemoveVoters(BTreeSet::from([old])),
-                format!("remove member {old}"),
-            ),
+            Step::Remove(old) => {
+                (ChangeMembers::RemoveVoters(BTreeSet::from([old])), format!("remove member {old}"))
+            }
         };
         tracing::warn!(%node, "{what}");
         let unchanged =

@@ -64,8 +64,7 @@ fn step_for(
 ) -> Option<Step> {
     if voter_of(voters, pending_join.id.slot()).is_none() {
         let learns = view.membership.get_node(&pending_join.id).is_some();
-        return (learns && is_ready(view, pending_join))
-            .then_some(Step::Promote(pending_join.id));
+        return (learns && is_ready(view, pending_join)).then_some(Step::Promote(pending_join.id));
     }
     let old = voter_to_replace(view.own, view.membership, view.alive, voters, pending_join.id)
         .ok()
@@ -192,11 +191,7 @@ mod tests {
             let pending_join = |(id, active): &(NodeId, bool)| {
                 (
                     id.slot(),
-                    PendingJoin {
-                        id: *id,
-                        address: MemberAddress::default(),
-                        active: *active,
-                    },
+                    PendingJoin { id: *id, address: MemberAddress::default(), active: *active },
                 )
             };
             next(&View {

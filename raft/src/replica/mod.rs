@@ -30,9 +30,7 @@ use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::Modes;
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
-use cairn_engine::{
-    BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View,
-};
+use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
@@ -349,8 +347,7 @@ impl Replica {
         if until.is_none() {
             return Ok(());
         }
-        let leads =
-            || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
+        let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if leads() {
             let limit = Duration::from_millis(member.config.election_max_ms);
             leadership::hand_over(&member.raft, limit).await;
@@ -358,7 +355,8 @@ impl Replica {
                 *member.drained.lock() = None;
                 elect();
                 return Err(ChangeError::Refused(
-                    "this member leads, and no other voter could take over: look at `cairn status`".into(),
+                    "this member leads, and no other voter could take over: look at `cairn status`"
+                        .into(),
                 ));
             }
         }

@@ -14,10 +14,10 @@ use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
 use crate::core::{codec, convert, proto, runtime};
 use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
-use crate::transport::identity;
+use crate::transport::identity::{self, is_uninitialized};
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, is_storable, messages};
-use cairn_engine::{BootEpoch, Engine, LogId};
+use cairn_engine::{BootEpoch, LogId};
 use cairn_tls::Remote;
 use futures::future::ready;
 use futures::{Stream, StreamExt};
@@ -52,15 +52,6 @@ type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, S
 
 fn stopped(fatal: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this member has stopped: {fatal}"))
-}
-
-/// Whether nothing was ever voted, logged or applied here.
-pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
-    let bounds = engine.log_bounds(GROUP);
-    engine.vote(GROUP).is_none()
-        && bounds.last.is_none()
-        && bounds.purged.is_none()
-        && engine.applied(GROUP).is_none()
 }
 
 /// Who sends a request, as the socket knows it, and the request.
@@ -262,6 +253,11 @@ impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
+        if identity.is_other_generation(request.envelope.as_ref()) {
+            let asks = NodeId::from_u64(request.envelope.map_or(0, |envelope| envelope.sender));
+            let envelope = identity.to(asks);
+            return Ok(Response::new(proto::HelloResponse { envelope, ..Default::default() }));
+        }
         let sender =
             identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
         let former = self.member.config.initial_members.keys().next().copied();

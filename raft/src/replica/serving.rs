@@ -1,12 +1,12 @@
 //! Whether a client that asks this member is served now, and why not.
 
 use super::Replica;
-use super::peer_service::is_uninitialized;
 use crate::core::ids::NodeId;
 use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::leadership;
+use crate::transport::identity::is_uninitialized;
 use openraft::ServerState;
 use std::time::Duration;
 

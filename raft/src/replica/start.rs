@@ -6,7 +6,7 @@
 
 use super::append_capacity::AppendCapacity;
 use super::maintenance::Maintenance;
-use super::peer_service::{PeerService, is_uninitialized};
+use super::peer_service::PeerService;
 use super::read_barrier::ReadBarrier;
 use super::scrub::Scrubber;
 use super::{Inner, Replica};
@@ -24,6 +24,7 @@ use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
+use crate::transport::identity::is_uninitialized;
 use crate::transport::{Addresses, Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
 use cairn_engine::{Engine, MemberState};
 use parking_lot::Mutex;

@@ -105,7 +105,9 @@ impl ModeInForce {
     /// An entry is about to be appended. Call this before the engine has it.
     pub(crate) fn appended(&self, index: u64, payload: &Payload) {
         if let Some(mode) = asked(payload) {
-            self.change(|state| drop(state.appended.insert(index, mode)));
+            self.change(|state| {
+                state.appended.insert(index, mode);
+            });
         }
     }
 
@@ -158,7 +160,11 @@ impl ModeInForce {
     pub(crate) fn modes(&self) -> Modes {
         let state = self.state.lock();
         let cluster = state.applied;
-        Modes { cluster, own: self.own, effective: stricter(cluster.unwrap_or(Mode::Sync), self.own) }
+        Modes {
+            cluster,
+            own: self.own,
+            effective: stricter(cluster.unwrap_or(Mode::Sync), self.own),
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

@@ -6,8 +6,8 @@ use super::connection::{call, call_at};
 use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
 use crate::core::ids::{MemberAddress, NodeId};
-use crate::core::{codec, proto};
 use crate::core::types::Vote;
+use crate::core::{codec, proto};
 use cairn_engine::{BootEpoch, LogId, Mode};
 use std::collections::BTreeSet;
 use tonic::Status;
@@ -72,6 +72,9 @@ pub(crate) async fn hello(
         call(client, request, |mut client, request| async move { client.hello(request).await })
     });
     let answer = answer.await?;
+    if identity.tls().is_none() || contact.slot.is_some() {
+        identity.adopt_generation(&answer).await;
+    }
     // With certificates, whoever listens there only tells which slot's member to ask: then that
     // member's certificate must answer.
     let claimed = NodeId::from_u64(answer.envelope.as_ref().map_or(0, |envelope| envelope.sender));

@@ -20,16 +20,17 @@ use super::formation::Formation;
 use super::machines::Machines;
 use super::terms::{Sender, Terms};
 use crate::core::boot::Boot;
-use crate::core::ids::NodeId;
+use crate::core::ids::{GROUP, NodeId};
 use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
 use crate::core::runtime;
 use crate::core::version::{Feature, RELEASE, VERSION};
 use crate::storage::state_machine::identities::Identities;
-use cairn_engine::{BootEpoch, Engine, FencingHistory};
+use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
 use cairn_tls::{CertificateName, Remote, Tls};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tonic::{Code, Status};
 
@@ -37,6 +38,9 @@ use tonic::{Code, Status};
 #[derive(Clone)]
 pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
+    /// The cluster's generation, and the directory that remembers it.
+    generation: Arc<AtomicU32>,
+    engine: Option<Engine>,
     id: NodeId,
     epoch: BootEpoch,
     fencing_history: FencingHistory,
@@ -89,6 +93,8 @@ impl PeerIdentity {
         let own = engine.identity();
         PeerIdentity {
             cluster: own.cluster.as_str().into(),
+            generation: Arc::new(AtomicU32::new(engine.generation())),
+            engine: Some(engine.clone()),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
             fencing_history: engine.fencing_history(),
@@ -121,6 +127,8 @@ impl PeerIdentity {
     pub(crate) fn without_identity(cluster: &str, id: NodeId) -> PeerIdentity {
         PeerIdentity {
             cluster: cluster.into(),
+            generation: Arc::default(),
+            engine: None,
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
             fencing_history: FencingHistory::default(),
@@ -164,7 +172,42 @@ impl PeerIdentity {
             protocol: PROTOCOL,
             kernel: self.machines.own().kernel,
             failure_domain: self.machines.own().failure_domain.clone(),
+            generation: self.generation(),
         })
+    }
+
+    /// The generation of the cluster to which this member belongs.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Whether a Hello is of this cluster's name and of another generation. Nothing of it is recorded:
+    /// it is only told which generation this is.
+    pub(crate) fn is_other_generation(&self, envelope: Option<&Envelope>) -> bool {
+        envelope.is_some_and(|envelope| {
+            envelope.cluster == *self.cluster && envelope.generation != self.generation()
+        })
+    }
+
+    /// A node that was never part of a cluster becomes one of the generation that a member told. The
+    /// directory remembers it before anything is voted or logged.
+    pub(crate) async fn adopt_generation(&self, answer: &impl Enveloped) {
+        let Some(envelope) = answer.envelope().filter(|told| told.cluster == *self.cluster) else {
+            return;
+        };
+        let blank = self.engine.as_ref().is_none_or(|engine| {
+            is_uninitialized(engine) && engine.member_state() == MemberState::Active
+        });
+        if self.generation() != 0 || envelope.generation == 0 || !blank {
+            return;
+        }
+        if let Some(engine) = &self.engine
+            && engine.set_generation(envelope.generation).await.is_err()
+        {
+            return;
+        }
+        self.generation.store(envelope.generation, Ordering::SeqCst);
+        tracing::info!(node = %self.id, generation = %generation_text(envelope.generation), "this node joins the cluster of this generation");
     }
 
     /// The sender of a request to this member, which came from `remote`.
@@ -271,6 +314,16 @@ impl PeerIdentity {
                 envelope.cluster, self.cluster
             )));
         }
+        if envelope.generation != self.generation() {
+            return Err(refused(format!(
+                "member {sender} belongs to generation {} of the cluster, and {} to generation {}: an operator made the \
+                 cluster anew of one member alone; what the other one holds is not part of it, so give that one an empty \
+                 data directory",
+                generation_text(envelope.generation),
+                self.id,
+                generation_text(self.generation())
+            )));
+        }
         if envelope.protocol != PROTOCOL {
             return Err(refused(format!(
                 "member {sender} speaks version {} of the protocol between members, this one, {}, speaks {PROTOCOL}: run \
@@ -334,6 +387,23 @@ impl PeerIdentity {
     }
 }
 
+/// A generation as people read it.
+pub(crate) fn generation_text(generation: u32) -> String {
+    match generation {
+        0 => "0".into(),
+        drawn => format!("{drawn:08x}"),
+    }
+}
+
+/// Whether nothing was ever voted, logged or applied here.
+pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
+    let bounds = engine.log_bounds(GROUP);
+    engine.vote(GROUP).is_none()
+        && bounds.last.is_none()
+        && bounds.purged.is_none()
+        && engine.applied(GROUP).is_none()
+}
+
 /// The sender's boot epoch.
 pub(crate) fn epoch_of(envelope: Option<&Envelope>) -> BootEpoch {
     envelope.map_or(BootEpoch { number: 0, nonce: 0 }, |envelope| BootEpoch {
@@ -382,6 +452,8 @@ mod tests {
     fn member(identities: Identities) -> PeerIdentity {
         PeerIdentity {
             cluster: "blue".into(),
+            generation: Arc::default(),
+            engine: None,
             id: NodeId::new(1, 11),
             epoch: BootEpoch { number: 1, nonce: 9 },
             fencing_history: FencingHistory::default(),
@@ -515,6 +587,25 @@ mod tests {
         let message = envelope("red", NodeId::new(2, 22), NodeId::new(1, 11));
         let status = here().sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
         assert!(status.message().contains("cluster `red`"), "{}", status.message());
+    }
+
+    #[tokio::test]
+    async fn a_message_of_another_generation_is_refused_and_a_blank_node_takes_the_generation() {
+        let (here, other) = (here(), NodeId::new(2, 22));
+        let message = Envelope { generation: 7, ..envelope("blue", other, NodeId::new(1, 11)) };
+        assert!(here.is_other_generation(Some(&message)));
+        let status = here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
+        assert!(status.message().contains("generation 00000007"), "{}", status.message());
+        assert!(here.check_answer(&answer(message.clone()), other).is_err());
+        let foreign = Envelope { cluster: "red".into(), ..message.clone() };
+        here.adopt_generation(&answer(foreign)).await;
+        assert_eq!(here.generation(), 0);
+        here.adopt_generation(&answer(message.clone())).await;
+        assert_eq!(here.generation(), 7);
+        here.check_answer(&answer(message.clone()), other).unwrap();
+        // It stays with the first.
+        here.adopt_generation(&answer(Envelope { generation: 8, ..message })).await;
+        assert_eq!(here.generation(), 7);
     }
 
     #[test]

@@ -112,7 +112,9 @@ async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
     cluster.put("by one again", "5").await;
     let refused = change(&cluster, MemberChange::Remove(stay[0])).await.unwrap_err();
     assert!(refused.contains("last voter"), "{refused}");
-    for (key, expected) in [("by one", "1"), ("by two", "2"), ("by three", "3"), ("by two again", "4")] {
+    for (key, expected) in
+        [("by one", "1"), ("by two", "2"), ("by three", "3"), ("by two again", "4")]
+    {
         assert_eq!(value(cluster.replica(stay[0]), key).await.unwrap(), expected);
     }
     // A cluster of one comes back by itself.

@@ -34,6 +34,8 @@ pub(crate) struct Bounds {
     /// Whether a replaced member may be put back under its old identity, instead of its
     /// replacement.
     pub back: bool,
+    /// Whether a leader may end mode `replicated` and then remove C.
+    pub shrinks: bool,
     /// Lost disks of machines that continue under their old identity.
     pub lost_disks: u8,
     /// Whether those machines recover.
@@ -70,6 +72,7 @@ impl Bounds {
         half_made: false,
         undo: false,
         back: false,
+        shrinks: false,
         lost_disks: 0,
         lost_disks_recover: false,
         overwrites: false,
@@ -83,7 +86,11 @@ impl Bounds {
     /// Whether nothing tells B and C apart.
     pub(crate) fn symmetric(&self) -> bool {
         let [b, c] = [self.replacement >> 1 & 1, self.replacement >> 2 & 1];
-        self.members == 3 && self.candidates == EVERY && self.faulty == EVERY && b == c
+        self.members == 3
+            && !self.shrinks
+            && self.candidates == EVERY
+            && self.faulty == EVERY
+            && b == c
     }
 
     /// The slots that voted at the start, as bits.

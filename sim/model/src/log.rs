@@ -34,6 +34,10 @@ pub(crate) enum Content {
     /// Joint configuration the other way: the slot's first identity comes back, its replacement
     /// goes.
     Back(u8),
+    /// Joint configuration: the new half lacks the slot's first identity.
+    Shrink(u8),
+    /// The end of mode `replicated`: from here on members sync before they acknowledge.
+    Strict,
 }
 
 impl Content {
@@ -49,6 +53,8 @@ impl Content {
             Content::Direct(slot) => 44 + slot,
             Content::Undo(slot) => 47 + slot,
             Content::Back(slot) => 50 + slot,
+            Content::Shrink(slot) => 53 + slot,
+            Content::Strict => 56,
         }
     }
 
@@ -63,14 +69,16 @@ impl Content {
             41..=43 => Content::Remove(code - 41),
             44..=46 => Content::Direct(code - 44),
             47..=49 => Content::Undo(code - 47),
-            _ => Content::Back(code - 50),
+            50..=52 => Content::Back(code - 50),
+            53..=55 => Content::Shrink(code - 53),
+            _ => Content::Strict,
         }
     }
 
     /// The same content with slots B and C exchanged.
     fn mirrored(self) -> Content {
         match self {
-            Content::Blank | Content::Value(_) => self,
+            Content::Blank | Content::Value(_) | Content::Strict => self,
             Content::BootEpoch { id, nonce } => Content::BootEpoch { id: mirror(id), nonce },
             Content::Joint(slot) => Content::Joint(mirror(slot)),
             Content::Final(slot) => Content::Final(mirror(slot)),
@@ -79,12 +87,16 @@ impl Content {
             Content::Direct(slot) => Content::Direct(mirror(slot)),
             Content::Undo(slot) => Content::Undo(mirror(slot)),
             Content::Back(slot) => Content::Back(mirror(slot)),
+            Content::Shrink(slot) => Content::Shrink(mirror(slot)),
         }
     }
 
     /// Whether it defines the voters.
     pub(crate) fn is_membership(self) -> bool {
-        !matches!(self, Content::Blank | Content::Value(_) | Content::BootEpoch { .. })
+        !matches!(
+            self,
+            Content::Blank | Content::Value(_) | Content::BootEpoch { .. } | Content::Strict
+        )
     }
 }
 
@@ -209,6 +221,8 @@ impl fmt::Display for Entry {
             Content::Direct(slot) => write!(f, "direct({}->{})", Id(slot), Id(slot + 3)),
             Content::Undo(slot) => write!(f, "undo({})", Id(slot)),
             Content::Back(slot) => write!(f, "joint({}->{})", Id(slot + 3), Id(slot)),
+            Content::Shrink(slot) => write!(f, "joint(without {})", Id(slot)),
+            Content::Strict => write!(f, "sync from here on"),
         }
     }
 }

@@ -5,6 +5,9 @@ use crate::actions::Model;
 use crate::log::{Content, Log};
 use crate::state::{Node, REPLACEMENT, State, Term};
 
+/// The member that leaves, in searches that shrink.
+const SHRINKS: u8 = 2;
+
 /// Sets of identities, as bits. Both halves are equal unless a replacement is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
@@ -25,7 +28,8 @@ impl Membership {
             Content::Direct(slot) => Membership::uniform(replaced(m.new, slot)),
             Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REPLACEMENT)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),
-            Content::Blank | Content::Value(_) | Content::BootEpoch { .. } => m,
+            Content::Shrink(slot) => Membership { old: m.old, new: m.new & !(1 << slot) },
+            Content::Blank | Content::Value(_) | Content::BootEpoch { .. } | Content::Strict => m,
         })
     }
 
@@ -40,6 +44,16 @@ impl Membership {
     /// All voters.
     fn voters(self) -> u8 {
         self.old | self.new
+    }
+
+    /// Whether one of the halves has fewer than three voters.
+    pub(crate) fn is_few(self) -> bool {
+        self.old.count_ones() < 3 || self.new.count_ones() < 3
+    }
+
+    /// Whether it is a voter of the newer half.
+    pub(crate) fn stays(self, id: u8) -> bool {
+        self.new >> id & 1 == 1
     }
 
     /// Whether this is a joint configuration.
@@ -90,11 +104,19 @@ impl Model {
         let rules = &self.rules;
         let own_term = sent.commit > 0 && sent.log.get(sent.commit).term() == leader.term;
         let now = self.membership(leader.log);
-        if self.bounds.replacement == 0
+        if self.bounds.shrinks && leader.log.find(Content::Strict).is_none() {
+            out.push(Content::Strict);
+        }
+        if self.bounds.replacement == 0 && !self.bounds.shrinks
             || rules.own_term_first && !own_term
             || rules.one_change_in_flight && self.membership(known_committed(state, leader)) != now
         {
             return;
+        }
+        if self.bounds.shrinks && now.is_joint() {
+            out.push(Content::Final(SHRINKS));
+        } else if self.bounds.shrinks && !now.is_few() && self.may_shrink(state, sent) {
+            out.push(Content::Shrink(SHRINKS));
         }
         for id in state.nodes().iter().map(|node| node.id).filter(|id| *id >= REPLACEMENT) {
             let slot = id - REPLACEMENT;
@@ -117,6 +139,27 @@ impl Model {
                 (false, _) => {}
             }
         }
+    }
+}
+
+impl Model {
+    /// Whether a leader may begin a change to two voters.
+    fn may_shrink(&self, state: &State, sent: &Term) -> bool {
+        let strict = sent.log.find(Content::Strict).filter(|index| *index <= sent.commit);
+        let stays = || state.nodes().iter().filter(|node| node.id != SHRINKS);
+        let active = stays().all(|node| node.gate == 0);
+        let hold =
+            stays().all(|node| strict.is_some_and(|index| sent.acked[node.id as usize] >= index));
+        let clean = stays().all(|node| !node.unsynced_acks);
+        active
+            && (strict.is_some() || !self.rules.fewer_after_strict)
+            && (hold || !self.rules.fewer_when_held || !self.rules.fewer_after_strict)
+            && (clean || !self.rules.fewer_when_clean)
+    }
+
+    /// Whether what a member has in its log asks it to sync before it acknowledges.
+    pub(crate) fn is_strict(&self, log: Log) -> bool {
+        self.rules.strict_binds_on_append && log.find(Content::Strict).is_some()
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) enum Violation {
     /// A directory with an unreadable identity was overwritten, then a machine lost power, and a
     /// committed entry is on no disk any more.
     CommittedNowhere,
+    /// One of two voters lost power and cannot tell what it lost: it recovers for ever, since the other
+    /// one alone elects nobody.
+    FewCannotTell,
     /// Not a violation of the protocol: the search reached a bound of the model's representation.
     ModelTooSmall,
 }
@@ -46,6 +49,7 @@ impl fmt::Display for Violation {
                 "a second cut, after the first was survived, would stop the cluster"
             }
             Violation::CommittedNowhere => "a committed entry is on no disk any more",
+            Violation::FewCannotTell => "one of two voters recovers for ever",
             Violation::ModelTooSmall => "the model's representation is too small for these bounds",
         })
     }
@@ -103,6 +107,13 @@ impl Model {
         }
         if self.unsafe_recovery_splits(state) {
             state.break_with(Violation::UnsafeRecoverySplits);
+        }
+        let few = |node: &Node| {
+            let now = self.membership(node.log);
+            node.gate != 0 && now.is_few() && now.stays(node.id)
+        };
+        if self.bounds.shrinks && state.nodes().iter().any(few) {
+            state.break_with(Violation::FewCannotTell);
         }
         let breaks_promise = |node: &Node| !node.down && (node.unsynced_acks || node.gate != 0);
         if state.promised && state.nodes().iter().any(breaks_promise) {

@@ -70,5 +70,9 @@ rules! {
     restart_fences_appends: "appends sent before a member's restart do not reach it afterwards",
     return_needs_all: "a leader leaves safe mode only when every voter has answered in it",
     return_needs_commit: "a leader leaves safe mode only when the membership that names the voters is committed",
+    strict_binds_on_append: "a mode that asks for syncs binds a member from its append on",
+    fewer_after_strict: "a change to fewer than three voters begins only when the end of mode `replicated` is committed",
+    fewer_when_held: "and only when every voter that stays has acknowledged that end, and with it synced all before",
+    fewer_when_clean: "and only when the unsynced-ack flag of every voter that stays is clear",
     new_leader_safe: "a new leader is in safe mode until every voter has answered it",
 }

@@ -6,8 +6,8 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, CommittedNowhere, DegradedPromiseBroken, IdReused, LeaderLacksCommitted, SecondLossStops,
-    SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
+    self, CommittedNowhere, DegradedPromiseBroken, FewCannotTell, IdReused, LeaderLacksCommitted,
+    SecondLossStops, SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
 };
 use crate::rules::Rules;
 use crate::search::Witness;
@@ -104,6 +104,11 @@ const BACK_TO_FAST: Witness = ("a leader leaves safe mode", |s| {
     s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1 && s.term(n.term).ack_mode == 2)
 });
 
+const TWO_LEAD: Witness = ("two voters elect one of them after a cut", |s| {
+    let two = |n: &Node| Membership::of(n.log, 0b111).is_few() && n.role == Role::Leader;
+    s.used.cuts > 0 && s.nodes().iter().any(|n| two(n) && n.term > 1)
+});
+
 const BOUNDS: Bounds = Bounds::BASE;
 /// Lost tails.
 const TAILS: Bounds = Bounds { entries: 4, cuts: 1, ..BOUNDS };
@@ -131,6 +136,9 @@ const FLAGS: Bounds = Bounds { entries: 3, cuts: 1, flags: true, ..BOUNDS };
 /// Ack modes and a degraded quorum.
 const DEGRADED: Bounds = Bounds { entries: 2, cuts: 1, degraded: true, ..BOUNDS };
 const HALF_MADE_DEGRADED: Bounds = Bounds { values: 1, cuts: 1, degraded: true, ..HALF_MADE };
+/// From three voters to two.
+const SHRINKS: Bounds =
+    Bounds { entries: 5, values: 1, cuts: 1, flags: true, shrinks: true, ..BOUNDS };
 /// Five members. Only B loses power, only E campaigns.
 const FIVE: Bounds = Bounds {
     members: 5,
@@ -222,6 +230,11 @@ pub(crate) const ALL: &[Scenario] = &[
     holds("flags", &[], Bounds { cuts: 2, ..FLAGS }, &[CLEAR_AFTER_CUTS, FAST_COMMIT]),
     holds("flags-kill", &[], Bounds { kills: 1, ..FLAGS }, &[FAST_COMMIT]),
     holds("degraded", &[], Bounds { cuts: 2, ..DEGRADED }, &[KEPT, BACK_TO_FAST]),
+    holds("shrinks", &[], SHRINKS, &[TWO_LEAD]),
+    breaks(&["strict_binds_on_append"], SHRINKS, FewCannotTell, 9),
+    breaks(&["fewer_after_strict"], SHRINKS, FewCannotTell, 5),
+    breaks(&["fewer_when_held"], SHRINKS, FewCannotTell, 9),
+    breaks(&["fewer_when_clean"], SHRINKS, FewCannotTell, 7),
     breaks(&["vote_synced"], TAILS, LeaderLacksCommitted, 7),
     breaks(&["lost_tail_recovers"], TAILS, LeaderLacksCommitted, 7),
     breaks(&["recovering_grants_none"], TAILS, LeaderLacksCommitted, 7),

@@ -172,8 +172,10 @@ impl Model {
     /// Whether an acknowledgement of a log from this index on must wait for a sync in every ack
     /// mode.
     fn synced_first(&self, log: Log, from: u8) -> bool {
-        self.rules.membership_synced
-            && (from..=log.len()).any(|i| log.get(i).content().is_membership())
+        let asks = |content: Content| content.is_membership() || content == Content::Strict;
+        self.is_strict(log)
+            || self.rules.membership_synced
+                && (from..=log.len()).any(|i| asks(log.get(i).content()))
     }
 
     /// A member that acknowledges before it syncs, in fast mode, knows that ack mode number.

@@ -86,7 +86,6 @@ async fn send_each(
             peer_address: "127.0.0.1:1".into(),
             client_address: "127.0.0.1:2".into(),
             active: true,
-            replicated: true,
         },
         fetch_value: FetchValueRequest { envelope, log_id: far, hash: vec![0; 16].into(), ..Default::default() },
     }

@@ -320,12 +320,18 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
             Ok(Payload::Normal(Proposal { meta, values }))
         }
         Some(&MEMBERSHIP) => {
-            let message = proto::Membership::decode(meta.slice(1..))
-                .map_err(|_| Malformed("no membership"))?;
-            convert::membership_from_proto(message).map(Payload::Membership)
+            let membership = membership_in(&meta)?.ok_or(Malformed("no membership"))?;
+            Ok(Payload::Membership(membership))
         }
         _ => Err(Malformed(UNREADABLE_ENTRY)),
     }
+}
+
+/// The membership of an entry's meta; `None` for another kind of entry.
+pub(crate) fn membership_in(meta: &[u8]) -> Result<Option<Membership>, Malformed> {
+    let Some((&MEMBERSHIP, rest)) = meta.split_first() else { return Ok(None) };
+    let message = proto::Membership::decode(rest).map_err(|_| Malformed("no membership"))?;
+    convert::membership_from_proto(message).map(Some)
 }
 
 /// Whether the engine can keep such a key.

@@ -9,8 +9,8 @@ mod reader;
 mod vote;
 
 pub(crate) use reader::LogReader;
-pub(crate) use vote::stored_vote;
 pub use vote::vote_of;
+pub(crate) use vote::{encode as encode_vote, stored_vote};
 
 use super::modes::ModeInForce;
 use super::repair::Repairer;

@@ -11,7 +11,7 @@ use std::io;
 const VERSION: u8 = 1;
 const BYTES: usize = 18;
 
-pub(super) fn encode(vote: &Vote) -> Vec<u8> {
+pub(crate) fn encode(vote: &Vote) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES);
     out.put_u8(VERSION);
     out.put_u64_le(vote.leader_id().term());

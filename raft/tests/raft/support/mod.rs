@@ -148,7 +148,8 @@ impl Cluster {
         let (cache, mode) = (self.log_cache_bytes, self.mode);
         let (sender, started) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
-            let replica = Replica::start(config, open_with(&path, cache, mode).await).await.unwrap();
+            let replica =
+                Replica::start(config, open_with(&path, cache, mode).await).await.unwrap();
             let server = tonic::transport::Server::builder().add_service(replica.peer_service());
             let incoming = TcpIncoming::bind(listen).unwrap();
             sender.send(replica).ok();

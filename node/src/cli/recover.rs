@@ -1,0 +1,218 @@
+//! `cairn recover --force-new-cluster`: for a cluster of which a majority of the disks is lost for
+//! good.
+//!
+//! What holds here: nothing is decided while a majority of the voters can be had, this node's own
+//! directory counted; a survivor that answers and holds a longer log is not passed over.
+
+use super::confirm::confirm;
+use super::exit::{Exit, UsageError};
+use super::output::{Output, table_with_notes};
+use super::server_options::ServerOptions;
+use anyhow::bail;
+use cairn_client::{NodeStatus, Options};
+use cairn_engine::LogId;
+use cairn_node::config::NodeConfig;
+use cairn_node::{Environment, open_stopped};
+use cairn_raft::{MemberAddress, NodeId, Survivor, force_new_cluster};
+use clap::Args;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long one node may take to answer.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub(crate) struct RecoverArgs {
+    #[command(flatten)]
+    server: ServerOptions,
+
+    /// Make the cluster anew of this stopped node alone: for a majority of the disks lost for good.
+    /// Shows what is left; changes nothing without --accept-data-loss
+    #[arg(long, required = true)]
+    force_new_cluster: bool,
+
+    /// Discard what only the other members held
+    #[arg(long)]
+    accept_data_loss: bool,
+
+    /// Do not ask
+    #[arg(long, requires = "accept_data_loss")]
+    yes: bool,
+}
+
+/// What is left of the cluster.
+struct Left {
+    survivor: Survivor,
+    /// The other voters that answer under their own identity.
+    answers: Vec<(NodeId, NodeStatus)>,
+    missing: Vec<String>,
+}
+
+pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Exit> {
+    cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
+    let config = NodeConfig::from_layers(&args.server.layers()?)?;
+    let environment = Environment::from_files(&config)?;
+    let engine = open_stopped(&config, &environment).await?;
+    let decided = decide(&args, &config, &engine, output).await;
+    engine.close().await?;
+    decided
+}
+
+async fn decide(
+    args: &RecoverArgs,
+    config: &NodeConfig,
+    engine: &cairn_engine::Engine,
+    output: &Output,
+) -> anyhow::Result<Exit> {
+    let left = survey(config, Survivor::of(engine)?).await?;
+    left.check()?;
+    if !args.accept_data_loss {
+        output.either(|| left.to_json(None), || left.explained())?;
+        return Ok(Exit::Unavailable);
+    }
+    let own = left.survivor.id;
+    if !args.yes {
+        eprintln!("{}", left.explained());
+        let question = format!("Make cluster `{}` anew of member {own} alone?", config.cluster);
+        if !confirm(&question, "add --yes")? {
+            bail!("nothing was changed");
+        }
+    }
+    let generation = rand::random_range(1..=u32::MAX);
+    force_new_cluster(engine, own_address(config, &left.survivor), generation).await?;
+    let text = format!("{generation:08x}");
+    output.either(
+        || left.to_json(Some(&text)),
+        || {
+            format!(
+                "Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
+                 and `cairn status -o json` counts it.\nStart it without `join` and with itself as the only one of `members`; \
+                 then give each other node an empty data directory and `cairn members add` it. Clients must be started anew.",
+                config.cluster
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}
+
+/// Where the member is reached from now on: as its configuration says, else as the log has it.
+fn own_address(config: &NodeConfig, survivor: &Survivor) -> MemberAddress {
+    let logged = survivor.voters.get(&survivor.id).cloned().unwrap_or_default();
+    let initial = config.members.get(&config.slot).cloned().unwrap_or(logged);
+    MemberAddress {
+        client: config.advertise_client.clone().unwrap_or(initial.client),
+        peer: config.advertise_peer.clone().unwrap_or(initial.peer),
+    }
+}
+
+async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left> {
+    let (mut answers, mut missing) = (Vec::new(), Vec::new());
+    for (id, address) in survivor.voters.iter().filter(|(id, _)| **id != survivor.id) {
+        let options = Options::new([address.client.clone()]).deadline(NODE_TIMEOUT);
+        let options = match config.tls_files() {
+            Some(files) => options.tls(files.ca, files.certificate, files.key),
+            None => options,
+        };
+        let status = match options.build() {
+            Ok(client) => client.status(&address.client).await,
+            Err(error) => Err(error),
+        };
+        match status {
+            Ok(status) if status.node_id == id.as_u64() => answers.push((*id, status)),
+            Ok(status) => missing.push(format!(
+                "{id} at {}: {} answers there",
+                address.client,
+                NodeId::from_u64(status.node_id)
+            )),
+            Err(error) => missing.push(format!("{id} at {}: {error}", address.client)),
+        }
+    }
+    Ok(Left { survivor, answers, missing })
+}
+
+impl Left {
+    fn check(&self) -> anyhow::Result<()> {
+        let voters = self.survivor.voters.len();
+        if self.survivor.last_log.is_none() || voters == 0 {
+            return Err(UsageError("this data directory holds nothing of a cluster".into()).into());
+        }
+        if !self.survivor.voters.contains_key(&self.survivor.id) {
+            return Err(UsageError(format!(
+                "{} is not a voter by its own log: choose one that is",
+                self.survivor.id
+            ))
+            .into());
+        }
+        let there = 1 + self.answers.len();
+        if there > voters / 2 {
+            bail!(
+                "{there} of {voters} voters are there, this one counted: a majority is not lost. Start this node; if no member \
+                 can be elected then, `cairn unsafe-recovery` says why"
+            );
+        }
+        let own = self.survivor.last_log.map(|last| (last.term, last.index));
+        let longer = self
+            .answers
+            .iter()
+            .find(|(_, status)| Some((status.last_log_term, status.last_log_index)) > own);
+        if let Some((id, status)) = longer {
+            bail!(
+                "member {id} answers and holds a longer log ({}-{}) than this one ({}): stop it and choose that one",
+                status.last_log_term,
+                status.last_log_index,
+                text_of(self.survivor.last_log)
+            );
+        }
+        Ok(())
+    }
+
+    fn explained(&self) -> String {
+        let head = ["VOTER", "LAST LOG", "APPLIED", ""];
+        let own = vec![
+            self.survivor.id.to_string(),
+            text_of(self.survivor.last_log),
+            self.survivor.applied.map_or_else(|| "-".into(), |id| id.index.to_string()),
+            "this directory".into(),
+        ];
+        let others = self.answers.iter().map(|(id, status)| {
+            vec![
+                id.to_string(),
+                format!("{}-{}", status.last_log_term, status.last_log_index),
+                status.applied_index.to_string(),
+                "answers".into(),
+            ]
+        });
+        let rows = std::iter::once(own).chain(others).collect();
+        format!(
+            "{}\n\nOf {} voters {} are there: no majority. What only the missing ones held is lost for good if you go on; \
+             nobody knows what that was. Look at the directories of all survivors first (`cairn inspect`): the one with the \
+             longest log is to be chosen, and only one. A second one that is made anew is another cluster.\n\
+             `cairn recover --force-new-cluster --accept-data-loss` makes this node the only voter, in mode sync.",
+            table_with_notes(&head, rows, self.missing.iter().cloned()),
+            self.survivor.voters.len(),
+            1 + self.answers.len(),
+        )
+    }
+
+    fn to_json(&self, generation: Option<&str>) -> Value {
+        let one = |(id, status): &(NodeId, NodeStatus)| {
+            json!({ "node_id": id.to_string(), "last_log_term": status.last_log_term,
+                    "last_log_index": status.last_log_index, "applied_index": status.applied_index })
+        };
+        json!({
+            "done": generation.is_some(),
+            "generation": generation,
+            "survivor": self.survivor.id.to_string(),
+            "last_log_term": self.survivor.last_log.map(|last| last.term),
+            "last_log_index": self.survivor.last_log.map(|last| last.index),
+            "applied_index": self.survivor.applied.map(|applied| applied.index),
+            "voters": self.survivor.voters.keys().map(ToString::to_string).collect::<Vec<_>>(),
+            "answers": self.answers.iter().map(one).collect::<Value>(),
+            "missing": self.missing,
+        })
+    }
+}
+
+fn text_of(id: Option<LogId>) -> String {
+    id.map_or_else(|| "empty".into(), |id| format!("{}-{}", id.term, id.index))
+}
