@@ -20,7 +20,7 @@ use crate::core::runtime;
 use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
 use crate::durability::leadership;
 use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
-use crate::transport::{self, Contact, PendingJoin};
+use crate::transport::{self, Answer, Contact, PendingJoin};
 use cairn_engine::{LogId, Mode};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -331,19 +331,25 @@ impl Reconciler {
     }
 
     async fn has_ended_replicated(&self, voter: NodeId) -> bool {
+        let answer = self.ask(voter).await;
+        answer.is_some_and(|answer| {
+            let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
+            ended && !answer.unsynced_acks
+        })
+    }
+
+    /// Asks a member at each of its addresses until it answers.
+    async fn ask(&self, asked: NodeId) -> Option<Answer> {
         let member = &self.member;
-        for address in member.addresses.of(voter, None) {
-            let contact = Contact { address, slot: Some(voter.slot()) };
+        for address in member.addresses.of(asked, None) {
+            let contact = Contact { address, slot: Some(asked.slot()) };
             let answer =
                 transport::hello(&member.identity, Some(&member.addresses), &contact).await;
-            if let Ok(answer) = answer
-                && answer.id == voter
-            {
-                let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
-                return ended && !answer.unsynced_acks;
+            if let Some(answer) = answer.ok().filter(|answer| answer.id == asked) {
+                return Some(answer);
             }
         }
-        false
+        None
     }
 
     async fn relocate(&self, seen: &Seen, slot: u16, address: &str) -> Changed {
@@ -475,10 +481,16 @@ impl Reconciler {
                 let Some(voter) = step::voter_of(&voters, slot) else {
                     return refused(format!("slot {slot} has no voter"));
                 };
-                if !healthy.contains(&voter) {
-                    return refused(format!("member {voter} is not active and reachable"));
+                let answer = self.ask(voter).await.filter(|_| healthy.contains(&voter));
+                match answer {
+                    None => return refused(format!("member {voter} is not active and reachable")),
+                    Some(answer) if answer.drained => {
+                        return refused(format!(
+                            "an operator keeps member {voter} from leading: end that with `cairn leader drain {slot} --end`"
+                        ));
+                    }
+                    Some(_) => Some(voter),
                 }
-                Some(voter)
             }
             None => None,
         };
@@ -490,7 +502,12 @@ impl Reconciler {
                 "no other member took over in time: it is drained, or lacks entries; try again, or name another".into(),
             )
         })?;
-        Ok(leader)
+        match to.filter(|to| *to != leader) {
+            None => Ok(leader),
+            Some(to) => refused(format!(
+                "member {leader} leads now, since {to} did not take over in time: try again"
+            )),
+        }
     }
 
     async fn successor(&self, limit: Duration) -> Option<(NodeId, MemberAddress)> {

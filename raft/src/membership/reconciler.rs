@@ -102,7 +102,7 @@ impl Reconciler {
         let voter = voter_to_replace(&metrics, joiner);
         let leads = metrics.state == ServerState::Leader;
         if leads && voter.as_ref().ok() != Some(&joiner) {
-            self.ask(pending_join);
+            self.keep(pending_join);
         }
         let is_learner = metrics.membership_config.get_node(&joiner).is_some();
         match voter {
@@ -114,7 +114,7 @@ impl Reconciler {
 
     /// Keeps a request: an operator may want the node although it may not take its slot by itself. Of
     /// two nodes that ask for one slot the first is kept.
-    fn ask(&self, pending_join: PendingJoin) {
+    fn keep(&self, pending_join: PendingJoin) {
         let now = runtime::now();
         let mut asked = self.pending_joins.lock();
         asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);

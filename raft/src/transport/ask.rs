@@ -33,6 +33,8 @@ pub(crate) struct Answer {
     pub(crate) mode: Option<Mode>,
     /// Its unsynced-ack flag.
     pub(crate) unsynced_acks: bool,
+    /// An operator keeps it from leading.
+    pub(crate) drained: bool,
 }
 
 /// Who is asked: where, and which slot's member is expected there, if any.
@@ -104,6 +106,7 @@ pub(crate) async fn hello(
         contacts: contacts.filter(is_storable).map(|contact| contact.peer).collect(),
         mode: codec::mode_from_number(answer.mode),
         unsynced_acks: answer.unsynced_acks,
+        drained: answer.drained,
     })
 }
 

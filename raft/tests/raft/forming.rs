@@ -32,17 +32,6 @@ async fn nothing_is_formed_before_all_members_have_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicated_mode_is_refused_to_a_cluster_of_one() {
-    let cluster = Cluster::new(1, |_| ()).await;
-    let config = ReplicaConfig::new(Mode::Replicated, cluster.addresses.clone());
-    let engine = crate::support::open(cluster.members[0].folder.path()).await;
-    let Err(error) = Replica::start(config, engine).await else {
-        panic!("it started");
-    };
-    assert!(error.to_string().contains("cluster of one"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_not_in_its_own_configuration_is_refused() {
     let mut cluster = Cluster::new(2, |_| ()).await;
     cluster.addresses.remove(&2);

@@ -86,10 +86,8 @@ async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
     // Long enough for the fast ack mode and a set flag.
     let mut number = 0;
     while !cluster.replicas().any(|one| one.engine().status().unsynced_acks) {
-        let cluster = &cluster;
-        let puts = (0..8).map(|of| async move {
-            cluster.put(&format!("unsynced {number} {of}"), "x").await;
-        });
+        let leader = cluster.leader().await;
+        let puts = (0..8).map(|of| leader.write(put(&format!("unsynced {of}"), "x")));
         futures::future::join_all(puts).await;
         number += 1;
         assert!(number < 10_000, "the flag is never set");
