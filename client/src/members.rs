@@ -3,6 +3,9 @@
 use crate::proto;
 use crate::proto::change_members_request::Kind;
 
+/// A node's identity has its slot above these bits.
+const INCARNATION_BITS: u32 = 48;
+
 /// A change of who belongs to the cluster, or of where a member is. Slots are from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -11,9 +14,10 @@ pub enum MemberChange {
     Add(u16),
     /// The voter or learner of this slot leaves. Its identity is refused from then on.
     Remove(u16),
-    /// The node of this slot that asks to join takes over from the slot's voter, which is alive.
-    /// (A voter that is gone is replaced without an operator.)
-    Replace(u16),
+    /// Another node, which asks to join in the same slot, takes over from the voter of this identity
+    /// ([`Member::node_id`](crate::Member::node_id)), which is alive. (A voter that is gone is
+    /// replaced without an operator.)
+    Replace(u64),
     /// The learner of this slot becomes a voter now.
     Promote(u16),
     /// The member of this slot is at this peer address, `host:port`. It counts once the member has
@@ -27,24 +31,25 @@ impl MemberChange {
         match self {
             MemberChange::Add(slot)
             | MemberChange::Remove(slot)
-            | MemberChange::Replace(slot)
             | MemberChange::Promote(slot)
             | MemberChange::Move(slot, _) => *slot,
+            MemberChange::Replace(node_id) => (node_id >> INCARNATION_BITS) as u16,
         }
     }
 
     pub(crate) fn to_proto(&self) -> proto::ChangeMembersRequest {
-        let (kind, peer_address) = match self {
-            MemberChange::Add(_) => (Kind::Add, ""),
-            MemberChange::Remove(_) => (Kind::Remove, ""),
-            MemberChange::Replace(_) => (Kind::Replace, ""),
-            MemberChange::Promote(_) => (Kind::Promote, ""),
-            MemberChange::Move(_, address) => (Kind::Move, address.as_str()),
+        let (kind, peer_address, node_id) = match self {
+            MemberChange::Add(_) => (Kind::Add, "", 0),
+            MemberChange::Remove(_) => (Kind::Remove, "", 0),
+            MemberChange::Replace(node_id) => (Kind::Replace, "", *node_id),
+            MemberChange::Promote(_) => (Kind::Promote, "", 0),
+            MemberChange::Move(_, address) => (Kind::Move, address.as_str(), 0),
         };
         proto::ChangeMembersRequest {
             kind: kind.into(),
             slot: u32::from(self.slot()),
             peer_address: peer_address.to_owned(),
+            node_id,
         }
     }
 }

@@ -100,8 +100,8 @@ impl Operator {
 /// ([`Options::deadline`](crate::Options::deadline)).
 impl Operator {
     /// Changes who belongs to the cluster, or where a member is. `None`: the change is done.
-    /// `Some(what)`: it is under way and waits for this; ask again, best some hundred milliseconds
-    /// later. Asking again repeats nothing, also after an error and from another client.
+    /// `Some(why)`: it is not done yet, and this sentence says why; ask again, best some hundred
+    /// milliseconds later. Asking again repeats nothing, also after an error and from another client.
     ///
     /// # Errors
     /// [`Error::Refused`], if the present members do not allow the change: the reason and the way
@@ -114,7 +114,7 @@ impl Operator {
             stub.operator.change_members(request).await.map(Response::into_inner)
         };
         let answer = self.ask_leader(change.to_proto(), Repeat::Yes, call).await?;
-        Ok(Some(answer.waits_for).filter(|what| !what.is_empty()))
+        Ok(Some(answer.waits_for).filter(|why| !why.is_empty()))
     }
 
     /// Sets the least that an acknowledgement means in this cluster: `device`, `replicated` or

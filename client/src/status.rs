@@ -203,7 +203,9 @@ impl Client {
         let timeout = self.deadline.min(pool.options.attempt_timeout);
         let failed = |status: tonic::Status| match Failure::of(&status) {
             Failure::Refused(refused) if refused.is_denied() => refused,
-            Failure::Refused(refused @ Error::Refused { .. }) => refused,
+            Failure::Refused(refused @ (Error::Refused { .. } | Error::InvalidRequest(_))) => {
+                refused
+            }
             _ => Error::unavailable(endpoint, convert::describe(&status)),
         };
         let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };

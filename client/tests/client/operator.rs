@@ -21,10 +21,11 @@ async fn a_change_of_members_goes_to_the_leader_and_says_what_it_waits_for_until
     for change in [
         MemberChange::Add(4),
         MemberChange::Remove(4),
-        MemberChange::Replace(4),
+        MemberChange::Replace(4 << 48 | 5),
         MemberChange::Promote(4),
         MemberChange::Move(4, "10.0.0.4:7401".to_owned()),
     ] {
+        assert_eq!(change.slot(), 4);
         let waits_for = operator.change_members(&change).await.unwrap();
         assert_eq!(waits_for.as_deref(), Some("being asked again"), "{change:?}");
         assert_eq!(operator.change_members(&change).await, Ok(None), "{change:?}");
@@ -59,7 +60,10 @@ async fn leadership_moves_once_even_if_the_answer_is_lost() {
     let (_, _follower, leader, operator) = two().await;
     leader.plays([Step::ApplyAndBreak]);
     let lost = operator.move_leader(None).await.unwrap_err();
-    assert!(matches!(&lost, Error::Unavailable { last_error, .. } if last_error.contains("may have had its effect")), "{lost}");
+    assert!(
+        matches!(&lost, Error::Unavailable { last_error, .. } if last_error.contains("may have had its effect")),
+        "{lost}"
+    );
     assert_eq!(*leader.moves.lock().unwrap(), [0]);
     // To a member that is named it is moved again: that changes nothing.
     leader.plays([Step::ApplyAndBreak]);

@@ -19,7 +19,7 @@ const TEXT_BYTES: usize = 512;
 pub(crate) enum End<'a> {
     /// It had its effect.
     Done,
-    /// Its effect waits for this; the caller asks again.
+    /// Why it has not had its effect yet; the caller asks again.
     UnderWay(&'a str),
     /// Why it had no effect.
     Refused(&'a str),
@@ -114,7 +114,7 @@ impl PendingCall<'_> {
     pub(crate) fn end(mut self, end: End<'_>) {
         let result = match end {
             End::Done => "ok".into(),
-            End::UnderWay(what) => format!("under way: waits for {what}"),
+            End::UnderWay(what) => format!("under way: {what}"),
             End::Refused(refusal) => format!("refused: {refusal}"),
         };
         self.ended = Some(Ended {
@@ -163,7 +163,9 @@ mod tests {
         drop(audit.begin("token ops".into(), "scrub", "pause".into()));
         for number in 0..3 * MOST_SHOWN {
             let refusal = "ß".repeat(TEXT_BYTES);
-            audit.begin("token ada".into(), "scrub", number.to_string()).end(End::Refused(&refusal));
+            audit
+                .begin("token ada".into(), "scrub", number.to_string())
+                .end(End::Refused(&refusal));
         }
         let latest = audit.latest();
         assert_eq!(latest.len(), MOST_SHOWN + 2);
@@ -188,10 +190,8 @@ mod tests {
         ask("add slot 4", End::UnderWay("a copy"));
         ask("add slot 5", End::UnderWay("a copy"));
         ask("add slot 4", End::UnderWay("a vote"));
-        let both = [
-            pair("add slot 5", "under way: waits for a copy"),
-            pair("add slot 4", "under way: waits for a vote"),
-        ];
+        let both =
+            [pair("add slot 5", "under way: a copy"), pair("add slot 4", "under way: a vote")];
         assert_eq!(shown(), both);
         ask("add slot 4", End::Done);
         ask("add slot 4", End::Done);

@@ -64,7 +64,7 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
                         durability.words()
                     );
                     let warning = warning.iter().map(|warning| format!("warning: {warning}"));
-                    let lines = std::iter::once(valid).chain(joins).chain(warning);
+                    let lines = std::iter::once(valid).chain(joins.clone()).chain(warning);
                     lines.collect::<Vec<_>>().join("\n")
                 },
             )?;

@@ -120,9 +120,9 @@ async fn drain(
     let client = connect.client()?;
     let found = ClusterView::ask(&client).await?;
     let Some(member) = found.member(slot) else {
-        let (members, word) = (found.members.iter(), "no member has slot");
-        let slots = listed(&members.map(|member| member.slot).collect());
-        return Err(UsageError(format!("{word} {slot}; the members are slots {slots}")).into());
+        let slots = listed(&found.members.iter().map(|member| member.slot).collect());
+        let reason = format!("no member has slot {slot}; the members are slots {slots}");
+        return Err(UsageError(reason).into());
     };
     client.operator().drain(&member.client_address, time).await?;
     let leader = match time.is_zero() {

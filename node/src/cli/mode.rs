@@ -96,7 +96,8 @@ fn nodes(found: &ClusterView) -> Vec<(&NodeStatus, &ModeStatus)> {
 fn stricter(found: &ClusterView, mode: &str) -> Vec<u16> {
     // A member that has not applied the new mode yet is not stricter by its machine.
     let nodes = nodes(found).into_iter();
-    let stricter = nodes.filter(|(_, modes)| modes.effective != mode && modes.own == modes.effective);
+    let stricter =
+        nodes.filter(|(_, modes)| modes.effective != mode && modes.own == modes.effective);
     stricter.map(|(node, _)| node.slot).collect()
 }
 
@@ -139,5 +140,8 @@ fn as_text(found: &ClusterView) -> String {
     });
     let notes = promises(&found.answers).into_iter().chain(silent);
     let head = ["SLOT", "NODE", "ITS MACHINE ALLOWS", "ACKNOWLEDGES"];
-    format!("{first}\n{}", table_with_notes(&head, nodes(found).into_iter().map(row).collect(), notes))
+    format!(
+        "{first}\n{}",
+        table_with_notes(&head, nodes(found).into_iter().map(row).collect(), notes)
+    )
 }

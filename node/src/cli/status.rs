@@ -3,9 +3,7 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table_with_notes};
-use cairn_client::{
-    DurabilityStatus, Error, ModeStatus, NodeStatus, OperatorCall, StorageStatus,
-};
+use cairn_client::{DurabilityStatus, Error, ModeStatus, NodeStatus, OperatorCall, StorageStatus};
 use cairn_engine::MemberState;
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
@@ -205,7 +203,8 @@ fn as_text(answers: &[Answer]) -> String {
                     ));
                 }
                 if let Some(left) = node.drained {
-                    let left = humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
+                    let left =
+                        humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
                     notes.push(format!(
                         "{endpoint} is drained: it does not campaign for {left}; `cairn leader drain {} --end` ends that",
                         node.slot

@@ -83,9 +83,10 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             own: modes.own.name().to_string(),
             effective: modes.effective.name().to_string(),
         }),
-        drained_ms: inner.replica.drained_for().map_or(0, |left| {
-            u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
-        }),
+        drained_ms: inner
+            .replica
+            .drained_for()
+            .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
         versions: Some(versions(inner.replica.versions())),
         stopped_reason: status
             .stopped_reason

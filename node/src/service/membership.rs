@@ -9,7 +9,7 @@ use crate::config::{check_address, is_wildcard};
 use cairn_client::proto;
 use cairn_client::proto::change_members_request::Kind;
 use cairn_engine::Mode;
-use cairn_raft::{ChangeError, MemberChange};
+use cairn_raft::{ChangeError, MemberChange, NodeId};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Status;
@@ -25,7 +25,7 @@ pub(super) async fn change(
     let change = read(request)?;
     let waits_for = match timeout(budget, inner.replica.change_members(change)).await {
         Ok(answer) => answer.map_err(|error| refused(inner, error))?,
-        Err(_) => Some("a majority that answers the leader".into()),
+        Err(_) => Some("the members agree on the change".into()),
     };
     Ok(proto::ChangeMembersResponse { waits_for: waits_for.unwrap_or_default() })
 }
@@ -36,10 +36,7 @@ pub(super) async fn set_mode(
     budget: Duration,
 ) -> Result<proto::SetModeResponse, Status> {
     let mode: Mode = request.mode.parse().map_err(|_| {
-        Status::invalid_argument(format!(
-            "`{}`: expected device, replicated or sync",
-            request.mode
-        ))
+        Status::invalid_argument(format!("`{}`: expected device, replicated or sync", request.mode))
     })?;
     in_time(budget, inner.replica.set_mode(mode)).await?.map_err(|error| refused(inner, error))?;
     Ok(proto::SetModeResponse {})
@@ -71,7 +68,8 @@ pub(super) async fn drain(
             DRAIN_MAX.as_secs() / (24 * 3600)
         )));
     }
-    in_time(budget, inner.replica.drain(time)).await?.map_err(refusal::refused)?;
+    let drained = in_time(budget, inner.replica.drain(time)).await?;
+    drained.map_err(|error| refused(inner, error))?;
     Ok(proto::DrainResponse {})
 }
 
@@ -82,7 +80,13 @@ fn read(request: &proto::ChangeMembersRequest) -> Result<MemberChange, Status> {
     let change = match Kind::try_from(request.kind) {
         Ok(Kind::Add) => MemberChange::Add(slot),
         Ok(Kind::Remove) => MemberChange::Remove(slot),
-        Ok(Kind::Replace) => MemberChange::Replace(slot),
+        Ok(Kind::Replace) => {
+            let old = NodeId::from_u64(request.node_id);
+            return match old.slot() == slot && address.is_empty() {
+                true => Ok(MemberChange::Replace(old)),
+                false => invalid(format!("node_id {old} is not an identity of slot {slot}")),
+            };
+        }
         Ok(Kind::Promote) => MemberChange::Promote(slot),
         Ok(Kind::Move) => {
             return match check_address(address) {
@@ -100,7 +104,10 @@ fn read(request: &proto::ChangeMembersRequest) -> Result<MemberChange, Status> {
             ));
         }
     };
-    if address.is_empty() { Ok(change) } else { invalid("peer_address is for MOVE only".into()) }
+    match address.is_empty() && request.node_id == 0 {
+        true => Ok(change),
+        false => invalid("peer_address is for MOVE only, and node_id for REPLACE only".into()),
+    }
 }
 
 fn slot(number: u32) -> Result<u16, Status> {
@@ -128,9 +135,12 @@ pub(super) async fn in_time<T>(budget: Duration, work: impl Future<Output = T>) 
 pub(super) fn words(request: &proto::ChangeMembersRequest) -> String {
     let known = Kind::try_from(request.kind).map(|kind| kind.as_str_name().to_lowercase());
     let kind = known.unwrap_or_else(|_| format!("change {}", request.kind));
-    match request.peer_address.as_str() {
-        "" => format!("{kind} slot {}", request.slot),
-        address => format!("{kind} slot {} to {address}", request.slot),
+    match (request.peer_address.as_str(), request.node_id) {
+        ("", 0) => format!("{kind} slot {}", request.slot),
+        ("", node_id) => {
+            format!("{kind} slot {}: node {}", request.slot, NodeId::from_u64(node_id))
+        }
+        (address, _) => format!("{kind} slot {} to {address}", request.slot),
     }
 }
 
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     fn asked(kind: i32, slot: u32, address: &str) -> proto::ChangeMembersRequest {
-        proto::ChangeMembersRequest { kind, slot, peer_address: address.into() }
+        proto::ChangeMembersRequest { kind, slot, peer_address: address.into(), node_id: 0 }
     }
 
     #[test]
@@ -147,7 +157,6 @@ mod tests {
         for (kind, words) in [
             (Kind::Add, "add slot 4"),
             (Kind::Remove, "remove slot 4"),
-            (Kind::Replace, "replace slot 4"),
             (Kind::Promote, "promote slot 4"),
         ] {
             let request = asked(kind.into(), 4, "");
@@ -157,7 +166,17 @@ mod tests {
         let moved = asked(Kind::Move.into(), 4, "10.0.0.4:7401");
         assert!(read(&moved).is_ok());
         assert_eq!(words(&moved), "move slot 4 to 10.0.0.4:7401");
+        let node_id = NodeId::new(4, 0xab).as_u64();
+        let replaced =
+            proto::ChangeMembersRequest { node_id, ..asked(Kind::Replace.into(), 4, "") };
+        assert!(read(&replaced).is_ok());
+        assert_eq!(words(&replaced), "replace slot 4: node 4.ab");
+        let other = proto::ChangeMembersRequest { slot: 5, ..replaced.clone() };
+        let added = proto::ChangeMembersRequest { kind: Kind::Add.into(), ..replaced };
         for (request, word) in [
+            (other, "node_id 4.ab is not an identity of slot 5"),
+            (added, "node_id for REPLACE only"),
+            (asked(Kind::Replace.into(), 4, ""), "not an identity of slot 4"),
             (asked(Kind::Add.into(), 0, ""), "slot 0: expected a slot from 1"),
             (asked(Kind::Add.into(), 65_536, ""), "slot 65536"),
             (asked(Kind::Add.into(), 4, "a:1"), "for MOVE only"),

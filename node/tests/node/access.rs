@@ -191,7 +191,7 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
         for change in [
             MemberChange::Add(2),
             MemberChange::Remove(1),
-            MemberChange::Replace(1),
+            MemberChange::Replace(1 << 48 | 5),
             MemberChange::Promote(2),
             MemberChange::Move(1, "127.0.0.1:1".into()),
         ] {

@@ -199,6 +199,28 @@ impl Operator for Member {
     async fn scrub(&self, _: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn change_members(
+        &self,
+        _: Request<proto::ChangeMembersRequest>,
+    ) -> Answer<proto::ChangeMembersResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn set_mode(&self, _: Request<proto::SetModeRequest>) -> Answer<proto::SetModeResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn move_leader(
+        &self,
+        _: Request<proto::MoveLeaderRequest>,
+    ) -> Answer<proto::MoveLeaderResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn drain(&self, _: Request<proto::DrainRequest>) -> Answer<proto::DrainResponse> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

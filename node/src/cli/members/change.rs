@@ -64,7 +64,7 @@ pub(super) async fn run(
             })
         },
         || match &waits_for {
-            Some(what) => format!("under way: waits for {what}"),
+            Some(what) => format!("not done yet: {what}"),
             None => format!(
                 "{}; {} voter{}: slot{} {}; {} may fail",
                 done(&change),
@@ -103,16 +103,13 @@ async fn wait(
             }
             // A change that is under way survives its leader.
             Err(error) if under_way.is_some() && error.is_transient() => {
-                shown.waits_for(&format!("a leader that answers: {error}"));
+                shown.waits_for(&format!("no leader answers: {error}"));
             }
             Err(error) => return Err(error.into()),
         }
         if began.elapsed() + poll > args.timeout {
-            let last_error = format!(
-                "slot {} waits for {}; the same command goes on waiting",
-                change.slot(),
-                under_way.unwrap_or_else(|| "the leader".into())
-            );
+            let why = under_way.unwrap_or_else(|| "no leader answered".into());
+            let last_error = format!("not done yet: {why}; the same command goes on waiting");
             return Err(Error::DeadlineExceeded { last_error }.into());
         }
         tokio::time::sleep(poll).await;
@@ -131,7 +128,7 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn new(output: &Output) -> Shown<'_> {
         let bar = (!output.is_json() && io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("{spinner} {elapsed} waits for {wide_msg}");
+            let style = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}");
             let bar = ProgressBar::new_spinner();
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
             bar.enable_steady_tick(Duration::from_millis(200));
@@ -149,7 +146,7 @@ impl Shown<'_> {
         if self.output.is_json() || self.last.as_ref().is_some_and(told) {
             return;
         }
-        self.output.note(|| json!({ "waits_for": what }), || format!("waits for {what}"));
+        self.output.note(|| json!({ "waits_for": what }), || format!("waiting: {what}"));
         self.last = Some((what.to_owned(), Instant::now()));
     }
 }

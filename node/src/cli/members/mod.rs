@@ -5,7 +5,7 @@ mod removal;
 mod view;
 
 use super::ConnectOptions;
-use super::exit::Exit;
+use super::exit::{Exit, UsageError};
 use super::output::{Output, table};
 use cairn_client::{Member, MemberChange};
 use cairn_raft::NodeId;
@@ -104,7 +104,12 @@ pub(crate) async fn run(args: MembersArgs, output: &Output) -> anyhow::Result<Ex
             change::run(MemberChange::Remove(slot), &change, output).await
         }
         Some(Action::Replace { slot, change }) => {
-            change::run(MemberChange::Replace(slot), &change, output).await
+            let found = ClusterView::ask(&change.client()?).await?;
+            let old = found.member(slot).filter(|member| member.voter);
+            let nobody =
+                || UsageError(format!("slot {slot} has no voter; `cairn members add {slot}`"));
+            let old = old.ok_or_else(nobody)?.node_id;
+            change::run(MemberChange::Replace(old), &change, output).await
         }
         Some(Action::Promote { slot, change }) => {
             change::run(MemberChange::Promote(slot), &change, output).await

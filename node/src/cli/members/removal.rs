@@ -3,7 +3,7 @@
 use super::view::ClusterView;
 use crate::cli::confirm;
 use anyhow::bail;
-use cairn_client::{Client, Member};
+use cairn_client::Client;
 use cairn_node::failure_domains::listed;
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
@@ -22,23 +22,23 @@ pub(super) async fn confirm(client: &Client, slot: u16) -> anyhow::Result<()> {
     });
     let state = found.state(member).to_string();
     let state = if found.leads(member) { format!("{state}, leads") } else { state };
-    let said = meaning(member, &state, &found.voters(), &down.collect());
+    let id = NodeId::from_u64(member.node_id);
+    let who = format!("Slot {slot} is node {id} at {} ({state})", member.client_address);
+    let said = meaning(&who, slot, &found.voters(), &down.collect());
     if !confirm::confirm(&format!("{said}\nRemove it?"), "add --yes")? {
         bail!("nothing was changed");
     }
     Ok(())
 }
 
-/// Which voters stay, and how many of them may fail. `down`: the voters that do not answer.
-fn meaning(member: &Member, state: &str, voters: &BTreeSet<u16>, down: &BTreeSet<u16>) -> String {
-    let id = NodeId::from_u64(member.node_id);
-    let who = format!("Slot {} is node {id} at {} ({state})", member.slot, member.client_address);
+/// Which voters stay when the one of this slot leaves, and how many of them may fail. `who`: the
+/// member. `down`: the voters that do not answer.
+fn meaning(who: &str, slot: u16, voters: &BTreeSet<u16>, down: &BTreeSet<u16>) -> String {
     let refused = "Its data directory is refused from then on.";
-    if !member.voter {
+    let mut left = voters.clone();
+    if !left.remove(&slot) {
         return format!("{who}, a learner: the voters stay {}. {refused}", listed(voters));
     }
-    let mut left = voters.clone();
-    left.remove(&member.slot);
     let down: BTreeSet<u16> = down.intersection(&left).copied().collect();
     let now = match down.is_empty() {
         true => String::new(),
@@ -69,13 +69,6 @@ mod tests {
     use super::*;
 
     fn said(voters: u16, slot: u16, down: &[u16]) -> String {
-        let member = Member {
-            node_id: NodeId::new(slot, 0xab).as_u64(),
-            slot,
-            client_address: "a:1".into(),
-            peer_address: "a:2".into(),
-            voter: slot <= voters,
-        };
         let down = down.iter().copied().collect();
         meaning(&member, "active", &(1..=voters).collect(), &down)
     }
@@ -85,12 +78,14 @@ mod tests {
         let five = said(5, 5, &[5]);
         assert_eq!(
             five,
-            "Slot 5 is node 5.ab at a:1 (active). Voters after it: slots 1, 2, 3 and 4; 1 may fail, now 2 may. Its data directory \
+            "Slot 5. Voters after it: slots 1, 2, 3 and 4; 1 may fail, now 2 may. Its data directory \
              is refused from then on."
         );
         let three = said(3, 2, &[1]);
         assert!(
-            three.contains("slots 1 and 3; none may fail, now 1 may. Of those, slot 1 does not answer now."),
+            three.contains(
+                "slots 1 and 3; none may fail, now 1 may. Of those, slot 1 does not answer now."
+            ),
             "{three}"
         );
         assert!(said(2, 2, &[]).contains("slot 1; none may fail, now none may."));

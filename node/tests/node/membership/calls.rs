@@ -142,7 +142,10 @@ async fn a_change_that_is_not_waited_for_says_what_it_waits_for() {
     assert_eq!(answer["done"], answer["waits_for"].is_null(), "{answer}");
     let done = cluster.cairn(&["members", "add", "2"]);
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.stdout.contains("slot 2 votes; 2 voters: slots 1 and 2; none may fail"), "{done:?}");
+    assert!(
+        done.stdout.contains("slot 2 votes; 2 voters: slots 1 and 2; none may fail"),
+        "{done:?}"
+    );
     let again = json_of(&cluster.cairn(&["members", "add", "2", "-o", "json"]));
     assert_eq!(again["done"], true, "done is done: {again}");
 

@@ -18,7 +18,7 @@ struct Life {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_grows_moves_is_replaced_and_shrinks_under_clients_while_its_processes_are_killed()
-{
+ {
     tokio::time::timeout(WAIT_LIMIT * 8, live()).await.expect("the life ends in time");
 }
 

@@ -43,8 +43,8 @@ impl Network {
             let (own, port) = (network.machine(slot), format!("port{slot}"));
             ip(&["netns", "add", &own])?;
             ip(&[
-                "link", "add", "eth0", "netns", &own, "type", "veth", "peer", "name", &port, "netns",
-                &hub,
+                "link", "add", "eth0", "netns", &own, "type", "veth", "peer", "name", &port,
+                "netns", &hub,
             ])?;
             ip(&["-n", &own, "addr", "add", &format!("10.0.0.{slot}/24"), "dev", "eth0"])?;
             ip(&["-n", &own, "link", "set", "lo", "up"])?;
@@ -104,7 +104,9 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     let ran = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
     match ran.status.success() {
         true => Ok(()),
-        false => Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr))),
+        false => {
+            Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr)))
+        }
     }
 }
 
