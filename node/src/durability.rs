@@ -11,6 +11,7 @@ use crate::doctor::{self, ASSERTION, Contract, MODES, Plan, Reason, Report};
 use crate::error::Error;
 use crate::promise::{self, SyncWindow};
 use cairn_engine::Mode;
+use cairn_raft::Replica;
 
 /// The mode, and how it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +146,15 @@ fn bound(mode: Mode, allows_replicated: bool) -> Mode {
     match mode {
         Mode::Sync if allows_replicated => Mode::Replicated,
         mode => mode,
+    }
+}
+
+/// What acknowledgements mean now: what the log asks for, unless the engine promises more. The engine
+/// does so after a device withdrew its contract.
+pub(crate) fn in_force(replica: &Replica, engine: Mode) -> Mode {
+    match engine {
+        Mode::Sync => Mode::Sync,
+        _ => replica.modes().effective,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::admission::memory::Reads;
 use crate::delay::Delay;
+use crate::durability::in_force;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, MemberState, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
@@ -187,7 +188,7 @@ impl Collector for NodeGauges {
         out.gauge("learners", learners_help, learners as u64)?;
         let drained = self.replica.drained_for().is_some();
         out.flag("drained", "1 while an operator keeps this node from leading", drained)?;
-        out.modes(self.replica.modes().effective)?;
+        out.modes(in_force(&self.replica, engine.mode))?;
         let versions = self.replica.versions();
         out.gauge("version", "The version that this build speaks", u64::from(versions.own))?;
         let cluster_help = "The cluster's version: no build of a lower one runs in it";

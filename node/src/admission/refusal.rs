@@ -171,6 +171,7 @@ pub(crate) fn of_change(blocked: Option<String>, error: ChangeError) -> Status {
         ChangeError::NotLeader { .. } => blocked.map_or_else(no_leader, election_blocked),
         ChangeError::Refused(why) => refused(why),
         ChangeError::Stopped(why) => stopped(why),
+        other => Status::internal(other.to_string()),
     }
 }
 

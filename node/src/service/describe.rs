@@ -4,13 +4,14 @@ use super::{Inner, member_state, scrub};
 use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::doctor::Contract;
+use crate::durability::in_force;
 use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Replica, ReplicaStatus, Versions};
+use cairn_raft::{Modes, ReplicaStatus, Versions};
 
-/// Who chose a mode that the node did not begin with.
+/// Who chose a mode that the node would not have chosen.
 const BY_CLUSTER: &str = "cluster";
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
@@ -39,9 +40,8 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
-    let mode = mode_of(&inner.replica, engine.mode);
+    let mode = in_force(&inner.replica, engine.mode);
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
-    let modes = inner.replica.modes();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -78,11 +78,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(inner, engine.mode, mode)),
-        modes: Some(proto::Modes {
-            cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
-            own: modes.own.name().to_string(),
-            effective: modes.effective.name().to_string(),
-        }),
+        modes: Some(modes(inner.replica.modes(), engine.mode, mode)),
         drained_ms: inner
             .replica
             .drained_for()
@@ -131,12 +127,13 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
-/// What acknowledgements mean now: what the log asks for, unless the engine promises more. The engine
-/// does so after a device withdrew its contract.
-fn mode_of(replica: &Replica, engine: Mode) -> Mode {
-    match engine {
-        Mode::Sync => Mode::Sync,
-        _ => replica.modes().effective,
+/// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
+fn modes(modes: Modes, engine: Mode, mode: Mode) -> proto::Modes {
+    let own = if engine == Mode::Sync { engine } else { modes.own };
+    proto::Modes {
+        cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
+        own: own.name().to_string(),
+        effective: mode.name().to_string(),
     }
 }
 
@@ -144,20 +141,20 @@ fn mode_of(replica: &Replica, engine: Mode) -> Mode {
 fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
     let durability = &inner.durability;
     let window = durability.window;
-    let withdrawn = engine != durability.bound;
     let contract = durability.contract.filter(|_| mode == durability.mode);
-    let chosen = match mode == durability.mode || withdrawn {
-        true => durability.chosen.name(),
-        false => BY_CLUSTER,
-    };
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
+    let withdrawn = engine != durability.bound;
     if withdrawn {
         warnings.push(format!(
             "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
             durability.bound
         ));
     }
+    let chosen = match mode == durability.mode || withdrawn {
+        true => durability.chosen.name(),
+        false => BY_CLUSTER,
+    };
     proto::Durability {
         mode: mode.name().to_string(),
         chosen: chosen.to_string(),

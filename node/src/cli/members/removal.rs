@@ -70,7 +70,7 @@ mod tests {
 
     fn said(voters: u16, slot: u16, down: &[u16]) -> String {
         let down = down.iter().copied().collect();
-        meaning(&member, "active", &(1..=voters).collect(), &down)
+        meaning(&format!("Slot {slot}"), slot, &(1..=voters).collect(), &down)
     }
 
     #[test]

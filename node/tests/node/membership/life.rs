@@ -10,6 +10,10 @@ use std::time::Instant;
 /// How many writes are acknowledged between the beginning of a step and its kill, in turns.
 const ACKNOWLEDGED_BEFORE: [usize; 4] = [3, 0, 25, 10];
 
+/// What a change is refused with while the killed process is on its way back.
+const UNTIL_IT_IS_BACK: [&str; 4] =
+    ["back first", "try again", "could take over", "does not answer at"];
+
 struct Life {
     cluster: Cluster,
     keys: SharedKeys,
@@ -39,16 +43,23 @@ async fn live() {
 
 impl Life {
     /// Runs a command, kills the process of this node in the middle of it, and starts it again. The
-    /// command succeeds nevertheless.
+    /// command succeeds nevertheless, if need be when it is given again.
     async fn step(&mut self, arguments: &[&str], victim: usize) -> Value {
         let began = Instant::now();
-        let child = self.cluster.spawn(&[arguments, &["-o", "json"]].concat());
+        let arguments = [arguments, &["-o", "json"]].concat();
+        let child = self.cluster.spawn(&arguments);
         let before = ACKNOWLEDGED_BEFORE[self.steps % ACKNOWLEDGED_BEFORE.len()];
         self.steps += 1;
         self.keys.wait_for(&self.cluster, before).await;
         self.cluster.kill_node(victim);
         self.cluster.start_node(victim);
-        let ran = finish(child);
+        let mut ran = finish(child);
+        while ran.code == 4 && UNTIL_IT_IS_BACK.iter().any(|words| ran.stderr.contains(words)) {
+            println!("refused for now: {}", ran.stderr.trim_end());
+            assert!(began.elapsed() < WAIT_LIMIT, "{arguments:?}: {ran:?}");
+            self.cluster.wait_ready().await;
+            ran = self.cluster.cairn(&arguments);
+        }
         assert_eq!(ran.code, 0, "{arguments:?}: {}\n{}", ran.stderr, self.cluster.logs());
         println!(
             "cairn {}: {:?}, with slot {} killed after {before} writes",
@@ -152,15 +163,18 @@ impl Life {
         assert_eq!(self.cluster.stop_node(1), 0);
         self.cluster.move_node(1);
         self.cluster.start_node(1);
+        self.cluster.wait_ready().await;
         self.move_to_present(1).await;
 
         // Once more, while it leads.
-        self.step(&["leader", "move", "2"], 4).await;
+        let victim = if self.cluster.leader().await == 4 { 3 } else { 4 };
+        self.step(&["leader", "move", "2"], victim).await;
         let leads = async || (self.cluster.leader().await == 1).then_some(());
         self.cluster.until("slot 2 leads", leads).await;
         self.cluster.kill_node(1);
         self.cluster.move_node(1);
         self.cluster.start_node(1);
+        self.cluster.wait_ready().await;
         self.move_to_present(1).await;
         self.check("moved twice").await;
     }
