@@ -12,6 +12,7 @@
 
 mod cluster;
 mod failure;
+mod forced;
 mod forming;
 mod membership;
 mod repair;

@@ -90,6 +90,13 @@
 //! log. Before that it does, and no rule of the protocol helps: a voter that lags still counts the
 //! copy as a voter.
 //!
+//! # Fewer voters
+//!
+//! In `shrinks` a leader ends mode `replicated` and then removes C, through a joint configuration.
+//! With two voters there is nobody who holds what a power cut takes from one: if one of them recovers,
+//! it recovers for ever. So the change begins only when the end of the mode is committed, both
+//! members that stay have acknowledged it, and with it synced all before, and their flags are clear.
+//!
 //! # What must hold
 //!
 //! - A term has at most one leader, and a log id has one content.
@@ -100,6 +107,7 @@
 //! - Once safe mode is established with one machine down, the others stay active and their flags
 //!   stay clear.
 //! - An unsafe recovery makes no second cluster.
+//! - A power cut of one of two voters never leaves it recovering.
 //!
 //! A search that finds no violation must also have reached its witnesses (such as "a replacement
 //! member is elected"). They show that it explored what it is about.
