@@ -98,7 +98,7 @@ pub(crate) const KEYS: &[Key] = &[
     required("slot", Integer(1, 65_535)).means("slot number of this member"),
     required("data_dir", Text).means("data directory, made by `cairn format`"),
     key("mode", Choice(&["auto", "device", "replicated", "sync"]), "auto")
-        .means("what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members"),
+        .means("what an acknowledgement promises in a cluster that this member forms; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members. Later `cairn mode set` says it"),
     key("join", Addresses, "")
         .means("peer addresses of members, asked for the others until the log tells them; not empty, and no members: this one joins their cluster"),
     key("members", Members, "")

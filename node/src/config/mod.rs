@@ -33,8 +33,8 @@ pub struct NodeConfig {
     pub slot: u16,
     /// The data directory.
     pub data_directory: PathBuf,
-    /// What an acknowledgement promises; `None`: the strongest mode that is justified on the
-    /// machine.
+    /// What an acknowledgement promises in a cluster that this member forms; `None`: the strongest
+    /// mode that is justified on the machine. Later the log says it.
     pub mode: Option<Mode>,
     /// The address that serves clients, `host:port`.
     pub client_address: String,
@@ -342,8 +342,8 @@ impl NodeConfig {
         self.members.len() > 1 || !self.join.is_empty()
     }
 
-    /// The number of voters that this configuration plans for. Who joins a cluster learns it later,
-    /// and is refused there if its mode needs more.
+    /// The number of voters that this configuration plans for. Later the log says how many there are,
+    /// and what acknowledgements mean.
     pub fn voters(&self) -> usize {
         match self.members.len() {
             0 => JOINED_VOTERS,

@@ -1,7 +1,8 @@
 //! The calls that change who belongs to the cluster, what its acknowledgements mean, and who leads.
 //!
 //! What holds here: a request is checked before replication hears of it. A call to a member that does
-//! not lead answers like a write.
+//! not lead answers like a write. The futures of these rare calls are boxed: they nest too deep for the
+//! compiler.
 
 use super::Inner;
 use crate::admission::refusal;
@@ -10,6 +11,7 @@ use cairn_client::proto;
 use cairn_client::proto::change_members_request::Kind;
 use cairn_engine::Mode;
 use cairn_raft::{ChangeError, MemberChange, NodeId};
+use futures::FutureExt;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Status;
@@ -23,7 +25,7 @@ pub(super) async fn change(
     budget: Duration,
 ) -> Result<proto::ChangeMembersResponse, Status> {
     let change = read(request)?;
-    let waits_for = match timeout(budget, inner.replica.change_members(change)).await {
+    let waits_for = match timeout(budget, inner.replica.change_members(change).boxed()).await {
         Ok(answer) => answer.map_err(|error| refused(inner, error))?,
         Err(_) => Some("the members agree on the change".into()),
     };
@@ -38,7 +40,9 @@ pub(super) async fn set_mode(
     let mode: Mode = request.mode.parse().map_err(|_| {
         Status::invalid_argument(format!("`{}`: expected device, replicated or sync", request.mode))
     })?;
-    in_time(budget, inner.replica.set_mode(mode)).await?.map_err(|error| refused(inner, error))?;
+    in_time(budget, inner.replica.set_mode(mode).boxed())
+        .await?
+        .map_err(|error| refused(inner, error))?;
     Ok(proto::SetModeResponse {})
 }
 
@@ -48,7 +52,7 @@ pub(super) async fn move_leader(
     budget: Duration,
 ) -> Result<proto::MoveLeaderResponse, Status> {
     let to = if request.slot == 0 { None } else { Some(slot(request.slot)?) };
-    let moved = in_time(budget, inner.replica.move_leader(to)).await?;
+    let moved = in_time(budget, inner.replica.move_leader(to).boxed()).await?;
     let leader = moved.map_err(|error| refused(inner, error))?;
     let members = inner.replica.status().members;
     let address = members.into_iter().find(|member| member.id == leader);
@@ -68,7 +72,7 @@ pub(super) async fn drain(
             DRAIN_MAX.as_secs() / (24 * 3600)
         )));
     }
-    let drained = in_time(budget, inner.replica.drain(time)).await?;
+    let drained = in_time(budget, inner.replica.drain(time).boxed()).await?;
     drained.map_err(|error| refused(inner, error))?;
     Ok(proto::DrainResponse {})
 }
@@ -185,7 +189,7 @@ mod tests {
             (asked(0, 4, ""), "is not known to this server"),
             (asked(99, 4, ""), "change of members 99"),
         ] {
-            let refusal = read(&request).err().expect("refused");
+            let refusal = read(&request).expect_err("refused");
             assert!(refusal.message().contains(word), "{}", refusal.message());
         }
     }

@@ -173,18 +173,16 @@ async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
     let member = |slot| {
         format!("[members.{slot}]\nclient = \"127.0.0.1:{slot}\"\npeer = \"127.0.0.1:1{slot}\"\n")
     };
-    std::fs::write(cluster.config(0), config.clone() + &member(2) + &member(3)).expect("written");
-    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
-    refused(
-        &ran,
-        1,
-        &["cluster of one", "`members` or `join` names others", "correct the configuration"],
-    );
-
-    std::fs::write(cluster.config(0), config).expect("written");
+    std::fs::write(cluster.config(0), config + &member(2) + &member(3)).expect("written");
     cluster.start_node(0);
     cluster.wait_ready().await;
+    // It is a cluster of one, and acknowledges like one.
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+    assert_eq!(cluster.cairn(&["put", "kept", "2"]).code, 0);
+    let status = cluster.statuses().await.remove(0);
+    assert_eq!(status.members.len(), 1);
+    assert_ne!(status.modes.expect("modes").effective, "replicated");
+    assert_ne!(status.storage.expect("storage").mode, "replicated");
 }
 
 #[tokio::test(flavor = "multi_thread")]

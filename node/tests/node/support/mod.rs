@@ -240,11 +240,11 @@ impl Cluster {
                 own[2],
                 more(folder.path(), slot)
             );
-            let forms = number < initial && initial > 1;
+            let initial_members = if number < initial { &members[..initial] } else { &[] };
             if number >= initial {
                 text += &format!("join = [\"{}\"]\n", members[0][1]);
             }
-            for (number, member) in members.iter().take(initial).enumerate().filter(|_| forms) {
+            for (number, member) in initial_members.iter().enumerate() {
                 text += &format!(
                     "[members.{}]\nclient = \"{}\"\npeer = \"{}\"\n",
                     number + 1,
@@ -411,7 +411,8 @@ impl Cluster {
         }
         let data = old.data.with_extension("next");
         text = text.replace(&format!("{:?}", old.data), &format!("{data:?}"));
-        let seed = value_of(self.config(node), "listen.peer");
+        // A member refuses whoever claims its own slot.
+        let seed = value_of(self.config(if node == 0 { 1 } else { 0 }), "listen.peer");
         let kept = text.split("[members.").next().unwrap_or_default();
         let kept = kept.lines().filter(|line| !line.starts_with("join"));
         let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
