@@ -289,9 +289,7 @@ impl Replica {
         &self,
         change: MemberChange,
     ) -> Result<Option<String>, ChangeError> {
-        // Boxed, since the compiler bounds how deep the futures of one may lie.
-        let changed = Box::pin(self.inner.service.reconciler.change(change)).await;
-        changed.map_err(|error| self.at_leader(error))
+        self.inner.service.reconciler.change(change).await.map_err(|error| self.at_leader(error))
     }
 
     /// Commits the least that an acknowledgement means from now on. When this returns, it holds for
