@@ -187,12 +187,12 @@ async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_asserted
         assert_eq!(here["device_contract"], "asserted by the operator", "{printed:#}");
         cluster.start_node(0);
         cluster.wait_ready().await;
-        assert!(
-            cluster
-                .cairn(&["status"])
-                .stdout
-                .contains("device, configured, asserted by the operator")
-        );
+        // Until the log says the mode, which the first leader writes, every write is synced.
+        let asserted = async || {
+            let said = cluster.cairn(&["status"]).stdout;
+            said.contains("device, configured, asserted by the operator").then_some(())
+        };
+        cluster.until("the cluster has the mode of its founder", asserted).await;
     }
 }
 
