@@ -129,7 +129,7 @@ impl Reconciler {
     }
 
     /// The recent requests, by slot.
-    pub(super) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
+    pub(crate) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
         let now = runtime::now();
         let mut asked = self.pending_joins.lock();
         asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
