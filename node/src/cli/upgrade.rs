@@ -75,7 +75,8 @@ async fn finish(yes: bool, client: &Client, output: &Output) -> anyhow::Result<E
 async fn ask(client: &Client) -> anyhow::Result<(ClusterView, Seen)> {
     let found = ClusterView::ask(client).await?;
     // Which nodes answer at all decides nothing: the log says what each member runs.
-    let versions = found.nodes().filter_map(|node| Some((node.applied_index, node.versions.as_ref()?)));
+    let versions =
+        found.nodes().filter_map(|node| Some((node.applied_index, node.versions.as_ref()?)));
     let newest = versions.max_by_key(|(applied, _)| *applied).map(|(_, versions)| versions);
     let logged = newest.map(|versions| versions.members.clone()).unwrap_or_default();
     let known = found.nodes().filter_map(|node| node.versions.as_ref());
@@ -135,7 +136,9 @@ impl Runs {
         let slot = self.slot;
         Some(match self.version {
             Some(own) if own >= version => {
-                format!("slot {slot}: the leader has not logged its start yet; look again in a moment")
+                format!(
+                    "slot {slot}: the leader has not logged its start yet; look again in a moment"
+                )
             }
             Some(own) => format!(
                 "slot {slot} runs version {own}: start a release of version {version} there"
@@ -198,10 +201,14 @@ impl Seen {
                 "nothing to finish: no member runs a later version than {cluster}"
             )];
         }
-        let back = format!("until `cairn upgrade finish` each member may go back to a release of version {cluster}");
+        let back = format!(
+            "until `cairn upgrade finish` each member may go back to a release of version {cluster}"
+        );
         match blocks.is_empty() {
             true => vec![
-                format!("every member runs version {newest}: `cairn upgrade finish` begins to use it"),
+                format!(
+                    "every member runs version {newest}: `cairn upgrade finish` begins to use it"
+                ),
                 back,
             ],
             false => {
@@ -249,7 +256,8 @@ mod tests {
 
     #[test]
     fn an_upgrade_may_be_finished_once_every_member_runs_the_new_version_and_the_log_says_so() {
-        let open = seen(1, &[(Some(2), Some(2)), (Some(1), Some(1)), (Some(2), Some(1)), (None, None)]);
+        let open =
+            seen(1, &[(Some(2), Some(2)), (Some(1), Some(1)), (Some(2), Some(1)), (None, None)]);
         assert!(open.is_open());
         assert_eq!(open.blocks.len(), 3, "{:?}", open.blocks);
         assert_eq!(open.blocks[0], "slot 2 runs version 1: start a release of version 2 there");

@@ -24,7 +24,8 @@ async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_re
     let logged = |node: &cairn_client::NodeStatus| {
         let versions = node.versions.as_ref();
         versions.is_some_and(|versions| {
-            versions.members.len() == 3 && versions.members.iter().all(|member| member.version == VERSION)
+            versions.members.len() == 3
+                && versions.members.iter().all(|member| member.version == VERSION)
         })
     };
     cluster.until_all("the log has every member's version", logged).await;
@@ -47,7 +48,10 @@ async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_re
     match operator.finish_upgrade(VERSION + 1).await {
         Err(Error::Refused { message }) => {
             let named = format!("not known to run a release of version {}", VERSION + 1);
-            assert!(message.contains(&named) && message.contains("`cairn upgrade check`"), "{message}");
+            assert!(
+                message.contains(&named) && message.contains("`cairn upgrade check`"),
+                "{message}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -107,7 +111,8 @@ impl Upgrade {
     /// What `cairn upgrade check` says once it says that these slots run the next version, and the
     /// log does.
     async fn checked(&self, newer: &[usize]) -> Value {
-        let all = (0..3).map(|node| json!(if newer.contains(&node) { VERSION + 1 } else { VERSION }));
+        let all =
+            (0..3).map(|node| json!(if newer.contains(&node) { VERSION + 1 } else { VERSION }));
         let all: Vec<Value> = all.collect();
         let says = async || {
             let seen = check(&self.cluster);
@@ -219,8 +224,9 @@ impl Upgrade {
             let named = format!("the cluster's is {}", VERSION + 1);
             let all = self.cluster.logs();
             let refused = format!("speaks version {VERSION}, and {named}");
-            (successor.log().contains(&refused) && all.contains(&format!("refused: member {}.", node + 1)))
-                .then_some(())
+            (successor.log().contains(&refused)
+                && all.contains(&format!("refused: member {}.", node + 1)))
+            .then_some(())
         };
         self.cluster.until("both sides say why it may not join", told).await;
     }

@@ -45,7 +45,8 @@ impl Reconciler {
         // Nobody else changes anything until openraft is done with the record, however long that
         // takes and whether the caller waits or not.
         let (reply, answer) = Reply::pair(Box::new(alone));
-        let proposed = self.member.raft.client_write_ff(codec::encode_version(version), Some(reply));
+        let proposed =
+            self.member.raft.client_write_ff(codec::encode_version(version), Some(reply));
         proposed.await.map_err(|fatal| ChangeError::Stopped(fatal.to_string()))?;
         if !matches!(runtime::timeout(RECORD_LIMIT, answer).await, Some(Ok(Ok(_)))) {
             let leader = with_metrics(&self.member.raft, leadership::leader);
@@ -81,7 +82,10 @@ mod tests {
     fn a_refusal_names_the_members_in_the_way_and_the_way_out() {
         let (one, other) = (NodeId::new(1, 0xa), NodeId::new(2, 0xb));
         let alone = in_the_way(&[one], 2);
-        assert!(alone.starts_with(&format!("member {one} is not known to run a release of version 2")), "{alone}");
+        assert!(
+            alone.starts_with(&format!("member {one} is not known to run a release of version 2")),
+            "{alone}"
+        );
         let both = in_the_way(&[one, other], 2);
         assert!(both.starts_with(&format!("members {one} and {other} are not known")), "{both}");
     }

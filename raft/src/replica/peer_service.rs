@@ -471,7 +471,8 @@ impl Peer for PeerService {
     ) -> Answered<proto::RecoverResponse> {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
-        let boot = request.envelope.as_ref().map(Boot::announced).ok_or(Malformed("no envelope"))?;
+        let boot =
+            request.envelope.as_ref().map(Boot::announced).ok_or(Malformed("no envelope"))?;
         let LocalMember { identity, raft, records, .. } = &*self.member;
         let (vote, leads) = with_metrics(raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())

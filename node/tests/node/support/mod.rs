@@ -42,7 +42,11 @@ pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Com
 }
 
 /// The same of another build.
-fn command_of<S: AsRef<std::ffi::OsStr>>(program: &Path, folder: &Path, arguments: &[S]) -> Command {
+fn command_of<S: AsRef<std::ffi::OsStr>>(
+    program: &Path,
+    folder: &Path,
+    arguments: &[S],
+) -> Command {
     let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("CAIRN_") {

@@ -237,7 +237,10 @@ fn an_entry_of_a_later_release_is_refused_with_the_version_of_this_one() {
     for meta in [&[7][..], &[7, 1, 2, 3], &[255; 40], &[6, 1]] {
         let refusal = validate(Bytes::copy_from_slice(meta), vec![]).unwrap_err().to_string();
         let named = format!("version {} does not know", crate::core::version::VERSION);
-        assert!(refusal.contains(&named) && refusal.contains("a later release wrote it"), "{refusal}");
+        assert!(
+            refusal.contains(&named) && refusal.contains("a later release wrote it"),
+            "{refusal}"
+        );
     }
 }
 
