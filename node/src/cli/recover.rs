@@ -16,6 +16,7 @@ use cairn_node::{Environment, open_stopped};
 use cairn_raft::{MemberAddress, NodeId, Survivor, force_new_cluster};
 use clap::Args;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long one node may take to answer.
@@ -87,7 +88,8 @@ async fn decide(
             format!(
                 "Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
                  and `cairn status -o json` counts it.\nStart it without `join` and with itself as the only one of `members`; \
-                 then give each other node an empty data directory and `cairn members add` it. Clients must be started anew.",
+                 then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
+                 `cairn members add` it. Clients must be started anew.",
                 config.cluster
             )
         },
@@ -143,8 +145,11 @@ impl Left {
             ))
             .into());
         }
-        let there = 1 + self.answers.len();
-        if there > voters / 2 {
+        let mut there: BTreeSet<NodeId> = self.answers.iter().map(|(id, _)| *id).collect();
+        there.insert(self.survivor.id);
+        let majority = |of: &BTreeSet<NodeId>| of.intersection(&there).count() > of.len() / 2;
+        let there = there.len();
+        if self.survivor.configurations.iter().all(majority) {
             bail!(
                 "{there} of {voters} voters are there, this one counted: a majority is not lost. Start this node; if no member \
                  can be elected then, `cairn unsafe-recovery` says why"

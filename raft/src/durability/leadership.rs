@@ -4,7 +4,9 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::read_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use crate::storage::Raft;
+use crate::durability::LocalMember;
+use crate::transport;
+use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use std::time::Duration;
@@ -19,30 +21,39 @@ pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, Membe
     Some((id, address.clone()))
 }
 
-/// The transferee: of the other voters the one with the most up-to-date log, if it is not far
-/// behind.
-pub(crate) fn transferee(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
-    let replication =
-        metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)?;
+/// The other voters that are not far behind, the one with the most up-to-date log first.
+fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
+    let Some(replication) =
+        metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)
+    else {
+        return Vec::new();
+    };
+    let last = metrics.last_log_index.unwrap_or(0);
     let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
     let matched =
         |id: &NodeId| replication.get(id).cloned().flatten().map(|matched| matched.index());
-    let (index, transferee) =
-        voters.filter_map(|id| matched(&id).map(|index| (index, id))).max()?;
-    let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(index);
-    (behind <= TRANSFEREE_BEHIND).then_some(transferee)
+    let near = |index: &u64| last.saturating_sub(*index) <= TRANSFEREE_BEHIND;
+    let mut all: Vec<(u64, NodeId)> =
+        voters.filter_map(|id| matched(&id).filter(near).map(|index| (index, id))).collect();
+    all.sort_unstable_by(|one, other| other.cmp(one));
+    all.into_iter().map(|(_, id)| id).collect()
 }
 
 /// If this member leads, asks a member that can take over at once to do so, and waits until it has.
-/// Saves the cluster an election timeout.
-pub(crate) async fn hand_over(raft: &Raft, limit: Duration) {
-    hand_over_to(raft, None, limit).await;
-}
-
-/// The same, to this voter if one is named.
-pub(crate) async fn hand_over_to(raft: &Raft, to: Option<NodeId>, limit: Duration) {
+/// Saves the cluster an election timeout. `to`: to this voter, or to none.
+///
+/// Only a member that says that it may lead is asked: openraft takes no proposals on a leader that
+/// began to hand over, until another one is elected. The story: the one with the most up-to-date
+/// log was recovering and refused; the leader could no longer log the records that ended the
+/// recovery of the others, and nobody could be elected.
+pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
+    let raft = &member.raft;
     let mut metrics = raft.metrics();
-    let Some(transferee) = to.or_else(|| read_metrics(&metrics, transferee)) else {
+    let mut candidates = read_metrics(&metrics, transferees);
+    candidates.retain(|id| to.is_none_or(|to| to == *id));
+    let asked = candidates.iter().map(|id| async move { (*id, may_lead(member, *id).await) });
+    let answers = runtime::timeout(limit, join_all(asked)).await.unwrap_or_default();
+    let Some((transferee, _)) = answers.into_iter().find(|(_, may)| *may) else {
         return;
     };
     if raft.trigger().transfer_leader(transferee).await.is_err() {
@@ -56,4 +67,11 @@ pub(crate) async fn hand_over_to(raft: &Raft, to: Option<NodeId>, limit: Duratio
     if runtime::timeout(limit, leads).await.is_none() {
         tracing::info!(node = %raft.node_id(), %transferee, "the transferee did not take over leadership in time");
     }
+}
+
+/// Whether a member says that it may take over leadership: it is active, and not drained.
+async fn may_lead(member: &LocalMember, asked: NodeId) -> bool {
+    transport::ask(&member.identity, &member.addresses, asked)
+        .await
+        .is_some_and(|answer| answer.may_lead)
 }

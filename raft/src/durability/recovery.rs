@@ -103,7 +103,7 @@ impl LocalMember {
             }
             if leading.is_some() && !self.gate.may_campaign(node) && !is_candidate {
                 // It won an election while its gate was closing.
-                leadership::hand_over(&self.raft, WAIT_LIMIT).await;
+                leadership::hand_over(&self, None, WAIT_LIMIT).await;
             }
             if let Some((leader, vote)) = self.gate.pending_leader() {
                 asked = self

@@ -20,7 +20,7 @@ use crate::core::runtime;
 use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
 use crate::durability::leadership;
 use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
-use crate::transport::{self, Answer, Contact, PendingJoin};
+use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::{LogId, Mode};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -285,7 +285,10 @@ impl Reconciler {
         }
         seen.check(&after)?;
         if after.len() < REPLICATED_VOTERS {
-            if self.member.modes.binding() == Mode::Replicated {
+            if self.member.modes.is_changing() {
+                return waits("a change of the mode is under way");
+            }
+            if self.member.modes.modes().cluster.is_none_or(|mode| mode == Mode::Replicated) {
                 return refused(format!(
                     "the cluster would have {} voters, and mode `replicated` needs {REPLICATED_VOTERS} or more: end it with \
                      `cairn mode set sync` first",
@@ -331,25 +334,11 @@ impl Reconciler {
     }
 
     async fn has_ended_replicated(&self, voter: NodeId) -> bool {
-        let answer = self.ask(voter).await;
+        let answer = transport::ask(&self.member.identity, &self.member.addresses, voter).await;
         answer.is_some_and(|answer| {
             let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
             ended && !answer.unsynced_acks
         })
-    }
-
-    /// Asks a member at each of its addresses until it answers.
-    async fn ask(&self, asked: NodeId) -> Option<Answer> {
-        let member = &self.member;
-        for address in member.addresses.of(asked, None) {
-            let contact = Contact { address, slot: Some(asked.slot()) };
-            let answer =
-                transport::hello(&member.identity, Some(&member.addresses), &contact).await;
-            if let Some(answer) = answer.ok().filter(|answer| answer.id == asked) {
-                return Some(answer);
-            }
-        }
-        None
     }
 
     async fn relocate(&self, seen: &Seen, slot: u16, address: &str) -> Changed {
@@ -396,7 +385,7 @@ impl Reconciler {
             return Ok(());
         }
         let limit = Duration::from_millis(self.member.config.election_max_ms);
-        leadership::hand_over(&self.member.raft, limit).await;
+        leadership::hand_over(&self.member, None, limit).await;
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         match metrics.state {
             ServerState::Leader => refused(
@@ -440,12 +429,18 @@ impl Reconciler {
                 seen.voters.len()
             ));
         }
-        if self.member.modes.modes().cluster == Some(mode) {
+        // A record that is under way would follow an answer that says the mode is there already.
+        if self.member.modes.modes().cluster == Some(mode) && !self.member.modes.is_changing() {
             return Ok(());
         }
         let Some(index) = self.log_mode(mode).await else {
             let metrics = with_metrics(&self.member.raft, Clone::clone);
-            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
+            return match metrics.state {
+                ServerState::Leader => refused(
+                    "the mode was not committed in time, and may still be: look at `cairn mode show`, and try again",
+                ),
+                _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
+            };
         };
         match self.member.modes.modes().cluster == Some(mode) {
             true => {
@@ -481,21 +476,22 @@ impl Reconciler {
                 let Some(voter) = step::voter_of(&voters, slot) else {
                     return refused(format!("slot {slot} has no voter"));
                 };
-                let answer = self.ask(voter).await.filter(|_| healthy.contains(&voter));
-                match answer {
-                    None => return refused(format!("member {voter} is not active and reachable")),
-                    Some(answer) if answer.drained => {
-                        return refused(format!(
-                            "an operator keeps member {voter} from leading: end that with `cairn leader drain {slot} --end`"
-                        ));
-                    }
-                    Some(_) => Some(voter),
+                if !healthy.contains(&voter) {
+                    return refused(format!("member {voter} is not active and reachable"));
                 }
+                let member = &self.member;
+                let answer = transport::ask(&member.identity, &member.addresses, voter).await;
+                if !answer.is_some_and(|answer| answer.may_lead) {
+                    return refused(format!(
+                        "member {voter} may not lead: it recovers, or an operator drains it (`cairn leader drain {slot} --end`)"
+                    ));
+                }
+                Some(voter)
             }
             None => None,
         };
         let limit = Duration::from_millis(self.member.config.election_max_ms);
-        leadership::hand_over_to(&self.member.raft, to, limit).await;
+        leadership::hand_over(&self.member, to, limit).await;
         // The new leader is known with its first message.
         let (leader, _) = self.successor(limit).await.ok_or_else(|| {
             ChangeError::Refused(

@@ -16,6 +16,7 @@ use crate::core::codec;
 use crate::core::error::Error;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{Membership, Payload, Vote};
+use crate::core::version;
 use crate::storage::log_store::{encode_vote, stored_vote};
 use crate::storage::state_machine::Image;
 use crate::transport::identity::{generation_text, is_uninitialized};
@@ -37,13 +38,15 @@ pub struct Survivor {
     pub applied: Option<LogId>,
     /// The voters of the last membership in its log, and where they were.
     pub voters: BTreeMap<NodeId, MemberAddress>,
+    /// Its configurations: two while a change was under way; then a majority of each was needed.
+    pub configurations: Vec<BTreeSet<NodeId>>,
 }
 
 impl Survivor {
     /// What the directory of this engine says.
     ///
     /// # Errors
-    /// `State`, if what it holds cannot be read.
+    /// `State`, if what it holds cannot be read; `TooOld`, if a later release is needed for that.
     pub fn of(engine: &Engine) -> Result<Survivor, Error> {
         let own = engine.identity();
         let membership = last_membership(engine)?;
@@ -53,6 +56,7 @@ impl Survivor {
             last_log: engine.log_bounds(GROUP).last,
             applied: engine.applied(GROUP),
             voters: membership.voter_ids().map(|id| (id, address(&id))).collect(),
+            configurations: membership.get_joint_config().clone(),
         })
     }
 }
@@ -64,6 +68,7 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
 /// The last membership of the log, applied or not.
 fn last_membership(engine: &Engine) -> Result<Membership, Error> {
     let image = Image::decode(&engine.view(GROUP).machine()).map_err(unreadable)?;
+    version::check(image.version)?;
     let mut membership = image.membership.membership().clone();
     let Some(last) = engine.log_bounds(GROUP).last else { return Ok(membership) };
     let mut next = engine.applied(GROUP).map_or(0, |applied| applied.index + 1);
@@ -107,10 +112,11 @@ pub async fn force_new_cluster(
     let term = last.term.max(voted) + 1;
     engine.save_vote(GROUP, &encode_vote(&Vote::new(term, own))).await?;
     let alone = Membership::new(vec![BTreeSet::from([own])], BTreeMap::from([(own, address)]));
+    // The membership is the last: without it the member cannot be elected.
     let payloads = [
-        Payload::Membership(alone.map_err(unreadable)?),
         Payload::Normal(codec::encode_unsafe_recovery(own)),
         Payload::Normal(codec::encode_mode(Mode::Sync)),
+        Payload::Membership(alone.map_err(unreadable)?),
     ];
     let entries = payloads.into_iter().zip(last.index + 1..).map(|(payload, index)| {
         let (meta, values) = codec::encode_payload(payload);

@@ -79,6 +79,13 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
             }
         }
     }
+    for seed in &member.config.seeds {
+        let contact = Contact { address: seed.clone(), slot: None };
+        let answer = hello(&member.identity, Some(&member.addresses), &contact).await;
+        if let Some(formed) = answer.ok().filter(|answer| !answer.uninitialized) {
+            return Err(format!("member {} of a formed cluster answers at {seed}", formed.id));
+        }
+    }
     if missing.is_empty() {
         return Ok(members);
     }
@@ -111,6 +118,11 @@ async fn ask_one(member: &LocalMember, slot: u16, peer: &str) -> Result<Answer, 
 async fn form(member: &LocalMember, members: BTreeMap<NodeId, MemberAddress>) {
     let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
     let node = member.identity.id();
+    let _no_generation_meanwhile = member.identity.adopting.lock().await;
+    if member.identity.generation() != 0 {
+        tracing::info!(%node, "a cluster that was made anew of one member answers: this node joins it");
+        return;
+    }
     match member.raft.initialize(members).await {
         Ok(()) => tracing::info!(%node, members = names.join(" "), "the cluster is formed"),
         Err(error) => tracing::error!(%node, %error, "the cluster cannot be formed"),

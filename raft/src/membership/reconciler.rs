@@ -101,10 +101,10 @@ impl Reconciler {
         }
         let voter = voter_to_replace(&metrics, joiner);
         let leads = metrics.state == ServerState::Leader;
-        if leads && voter.as_ref().ok() != Some(&joiner) {
-            self.keep(pending_join);
-        }
         let is_learner = metrics.membership_config.get_node(&joiner).is_some();
+        if leads && voter.as_ref().ok() != Some(&joiner) {
+            self.keep(pending_join, is_learner);
+        }
         match voter {
             Ok(voter) => Ok(voter == joiner),
             Err(_) if leads && is_learner => Ok(false),
@@ -113,13 +113,17 @@ impl Reconciler {
     }
 
     /// Keeps a request: an operator may want the node although it may not take its slot by itself. Of
-    /// two nodes that ask for one slot the first is kept.
-    fn keep(&self, pending_join: PendingJoin) {
+    /// two nodes that ask for one slot a learner is kept, else the first.
+    fn keep(&self, pending_join: PendingJoin, is_learner: bool) {
         let now = runtime::now();
         let mut asked = self.pending_joins.lock();
         asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
         let slot = pending_join.id.slot();
         let other = |(known, _): &(PendingJoin, _)| known.id != pending_join.id;
+        if is_learner {
+            asked.insert(slot, (pending_join, now));
+            return;
+        }
         if asked.get(&slot).is_some_and(other)
             || asked.len() >= PENDING_MAX && !asked.contains_key(&slot)
         {
@@ -132,9 +136,11 @@ impl Reconciler {
     pub(crate) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
         let now = runtime::now();
         let mut asked = self.pending_joins.lock();
-        asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
-        // The cluster's version may have risen since.
         let identities = &self.member.identity.identities;
+        asked.retain(|_, (known, at)| {
+            now - *at < REQUEST_LIFETIME && !identities.is_removed(known.id)
+        });
+        // The cluster's version may have risen since.
         let speaks = asked.iter().filter(|(_, (join, _))| identities.speaks_enough(join.id));
         speaks.map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect()
     }
@@ -233,7 +239,10 @@ impl Reconciler {
 
     /// Logs the mode of this member's configuration, if the log has none yet.
     async fn log_first_mode(&self, metrics: &RaftMetrics<TypeConfig>) {
-        if !change::is_settled(metrics) || self.member.modes.modes().cluster.is_some() {
+        // An operator's change comes first, and a record that is under way is waited for.
+        let Some(_one_after_another) = self.changing.try_lock() else { return };
+        let modes = &self.member.modes;
+        if !change::is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
             return;
         }
         let mode = match self.member.config.formation_mode {

@@ -12,6 +12,7 @@ use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::{LocalMember, leadership};
 use cairn_engine::{EngineStatus, LogBounds, LogId};
+use openraft::ServerState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,14 +146,14 @@ impl Maintenance {
     async fn hand_over_if_unfit(&self) {
         let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
         let limit = Duration::from_millis(config.election_min_ms);
-        let leads = with_metrics(raft, |metrics| leadership::transferee(metrics).is_some());
+        let leads = with_metrics(raft, |metrics| metrics.state == ServerState::Leader);
         if leads && engine.status().stalled {
             tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
-            leadership::hand_over(raft, limit).await;
+            leadership::hand_over(&self.member, None, limit).await;
         }
         if repairer.take_unreadable_for_long() {
             tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
-            leadership::hand_over(raft, limit).await;
+            leadership::hand_over(&self.member, None, limit).await;
         }
     }
 

@@ -350,7 +350,7 @@ impl Replica {
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if leads() {
             let limit = Duration::from_millis(member.config.election_max_ms);
-            leadership::hand_over(&member.raft, limit).await;
+            leadership::hand_over(member, None, limit).await;
             if leads() {
                 *member.drained.lock() = None;
                 elect();
@@ -449,7 +449,7 @@ impl Replica {
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.inner.member.stopping.store(true, Ordering::SeqCst);
         let limit = Duration::from_millis(self.inner.member.config.election_min_ms);
-        leadership::hand_over(&self.inner.member.raft, limit).await;
+        leadership::hand_over(&self.inner.member, None, limit).await;
         self.inner.member.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
     }
 

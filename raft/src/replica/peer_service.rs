@@ -280,7 +280,7 @@ impl Peer for PeerService {
             contacts: addresses.others().into_iter().map(contact).collect(),
             mode: codec::mode_to_number(self.member.modes.binding()),
             unsynced_acks: self.member.engine.status().unsynced_acks,
-            drained: self.member.drained_for().is_some(),
+            may_lead: self.member.may_campaign() && self.member.gate.is_open(),
         }))
     }
 

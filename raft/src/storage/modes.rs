@@ -43,7 +43,7 @@ pub(crate) struct ModeInForce {
 
 struct State {
     applied: Option<Mode>,
-    /// The record of the applied mode is at this index or before it.
+    /// The index of the entry that set the applied mode.
     since: u64,
     /// What appended entries ask for that are not applied yet, by index.
     appended: BTreeMap<u64, Mode>,
@@ -122,11 +122,11 @@ impl ModeInForce {
         });
     }
 
-    /// Everything up to `through` is applied, and the log says this mode there.
-    pub(crate) fn applied(&self, through: u64, mode: Option<Mode>) {
+    /// Everything up to `through` is applied, and the log says this mode there, since that index.
+    pub(crate) fn applied(&self, through: u64, mode: Option<Mode>, since: u64) {
         {
             let state = self.state.lock();
-            let nothing_new = state.applied == mode
+            let nothing_new = (state.applied, state.since) == (mode, since)
                 && state.unread.is_none()
                 && state.appended.first_key_value().is_none_or(|(first, _)| *first > through);
             if nothing_new {
@@ -134,9 +134,7 @@ impl ModeInForce {
             }
         }
         self.change(|state| {
-            if state.applied != mode {
-                (state.applied, state.since) = (mode, through);
-            }
+            (state.applied, state.since) = (mode, since);
             state.appended.retain(|index, _| *index > through);
             state.unread = state.unread.filter(|unread| *unread > through);
         });
@@ -145,6 +143,12 @@ impl ModeInForce {
     /// The leader, this member or another one, asks for the fast ack mode, or for the safe one.
     pub(crate) fn set_fast(&self, fast: bool) {
         self.change(|state| state.fast = fast);
+    }
+
+    /// Whether the log may hold a mode that is not applied yet.
+    pub(crate) fn is_changing(&self) -> bool {
+        let state = self.state.lock();
+        state.unread.is_some() || !state.appended.is_empty()
     }
 
     /// What the log asks for: the strictest of the applied mode and of those that are only appended.
@@ -208,29 +212,29 @@ mod tests {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
         assert_eq!(modes.binding(), Mode::Sync);
         assert_eq!(modes.modes().effective, Mode::Sync);
-        modes.applied(3, Some(Mode::Replicated));
+        modes.applied(3, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Replicated);
     }
 
     #[tokio::test]
     async fn a_stricter_mode_binds_from_its_append_and_a_laxer_one_from_its_apply() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
-        modes.applied(3, Some(Mode::Replicated));
+        modes.applied(3, Some(Mode::Replicated), 3);
         modes.appended(9, &record(Mode::Sync));
         assert_eq!(modes.binding(), Mode::Sync);
         modes.appended(10, &record(Mode::Replicated));
-        modes.applied(8, Some(Mode::Replicated));
+        modes.applied(8, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Sync, "an entry before it");
-        modes.applied(9, Some(Mode::Sync));
+        modes.applied(9, Some(Mode::Sync), 9);
         assert_eq!((modes.binding(), modes.since()), (Mode::Sync, 9));
-        modes.applied(10, Some(Mode::Replicated));
+        modes.applied(10, Some(Mode::Replicated), 10);
         assert_eq!(modes.binding(), Mode::Replicated);
     }
 
     #[tokio::test]
     async fn a_record_that_another_leader_took_back_binds_no_more() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
-        modes.applied(3, Some(Mode::Replicated));
+        modes.applied(3, Some(Mode::Replicated), 3);
         modes.appended(9, &record(Mode::Sync));
         modes.truncated(Some(9));
         assert_eq!(modes.binding(), Mode::Sync);
@@ -241,21 +245,21 @@ mod tests {
     #[tokio::test]
     async fn what_the_log_held_at_the_start_may_ask_for_syncs() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
-        modes.applied(15, Some(Mode::Replicated));
+        modes.applied(15, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Sync);
-        modes.applied(20, Some(Mode::Replicated));
+        modes.applied(20, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Replicated);
         let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;
-        modes.applied(15, Some(Mode::Replicated));
+        modes.applied(15, Some(Mode::Replicated), 3);
         modes.truncated(Some(15));
-        modes.applied(15, Some(Mode::Replicated));
+        modes.applied(15, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Replicated, "the rest was cut");
     }
 
     #[tokio::test]
     async fn fewer_than_three_voters_end_replicated_from_the_append_on() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
-        modes.applied(3, Some(Mode::Replicated));
+        modes.applied(3, Some(Mode::Replicated), 3);
         modes.appended(9, &Payload::Membership(of(3)));
         assert_eq!(modes.binding(), Mode::Replicated);
         modes.appended(10, &Payload::Membership(of(2)));

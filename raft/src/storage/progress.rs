@@ -31,7 +31,7 @@ impl Progress {
         self.identities.set_logged(&image.boot_epochs, &image.removed, image.version);
         *self.unsafe_recoveries.lock() = image.unsafe_recoveries;
         if let Some(through) = through {
-            self.modes.applied(through.index, image.mode);
+            self.modes.applied(through.index, image.mode, image.mode_index);
         }
         self.applied.send(through).ok();
     }

@@ -33,8 +33,8 @@ pub(crate) struct Answer {
     pub(crate) mode: Option<Mode>,
     /// Its unsynced-ack flag.
     pub(crate) unsynced_acks: bool,
-    /// An operator keeps it from leading.
-    pub(crate) drained: bool,
+    /// It may take over leadership: it is active, and no operator drains it.
+    pub(crate) may_lead: bool,
 }
 
 /// Who is asked: where, and which slot's member is expected there, if any.
@@ -106,8 +106,24 @@ pub(crate) async fn hello(
         contacts: contacts.filter(is_storable).map(|contact| contact.peer).collect(),
         mode: codec::mode_from_number(answer.mode),
         unsynced_acks: answer.unsynced_acks,
-        drained: answer.drained,
+        may_lead: answer.may_lead,
     })
+}
+
+/// Asks a member at each of its addresses until it answers.
+pub(crate) async fn ask(
+    identity: &PeerIdentity,
+    own: &Addresses,
+    member: NodeId,
+) -> Option<Answer> {
+    for address in own.of(member, None) {
+        let contact = Contact { address, slot: Some(member.slot()) };
+        let answer = hello(identity, Some(own), &contact).await;
+        if let Some(answer) = answer.ok().filter(|answer| answer.id == member) {
+            return Some(answer);
+        }
+    }
+    None
 }
 
 /// Where `member` answers, for one of which the log tells nothing: asks at `seeds` and where others

@@ -40,6 +40,8 @@ pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     /// The cluster's generation, and the directory that remembers it.
     generation: Arc<AtomicU32>,
+    /// Held while the generation changes, and while a cluster is formed.
+    pub(crate) adopting: Arc<futures::lock::Mutex<()>>,
     engine: Option<Engine>,
     id: NodeId,
     epoch: BootEpoch,
@@ -94,6 +96,7 @@ impl PeerIdentity {
         PeerIdentity {
             cluster: own.cluster.as_str().into(),
             generation: Arc::new(AtomicU32::new(engine.generation())),
+            adopting: Arc::default(),
             engine: Some(engine.clone()),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
@@ -128,6 +131,7 @@ impl PeerIdentity {
         PeerIdentity {
             cluster: cluster.into(),
             generation: Arc::default(),
+            adopting: Arc::default(),
             engine: None,
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
@@ -195,10 +199,14 @@ impl PeerIdentity {
         let Some(envelope) = answer.envelope().filter(|told| told.cluster == *self.cluster) else {
             return;
         };
+        if self.generation() != 0 || envelope.generation == 0 {
+            return;
+        }
+        let _one_at_a_time = self.adopting.lock().await;
         let blank = self.engine.as_ref().is_none_or(|engine| {
             is_uninitialized(engine) && engine.member_state() == MemberState::Active
         });
-        if self.generation() != 0 || envelope.generation == 0 || !blank {
+        if self.generation() != 0 || !blank {
             return;
         }
         if let Some(engine) = &self.engine
@@ -453,6 +461,7 @@ mod tests {
         PeerIdentity {
             cluster: "blue".into(),
             generation: Arc::default(),
+            adopting: Arc::default(),
             engine: None,
             id: NodeId::new(1, 11),
             epoch: BootEpoch { number: 1, nonce: 9 },

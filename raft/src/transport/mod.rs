@@ -23,7 +23,7 @@ pub(crate) mod terms;
 
 pub(crate) use addresses::{Addresses, is_storable};
 pub(crate) use ask::{
-    Answer, Contact, PendingJoin, ask_to_join, ask_to_recover, cause, find, hello,
+    Answer, Contact, PendingJoin, ask, ask_to_join, ask_to_recover, cause, find, hello,
 };
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;

@@ -1,9 +1,9 @@
-//! In each configuration a slot has at most one voter, and a dropped identity never votes or leads
-//! again.
+//! In each configuration a slot has at most one voter, and a dropped identity, whether another took
+//! its slot or nobody, never votes or leads again.
 
 use cairn_clients::Violation;
 use cairn_raft::NodeId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The property's name.
 pub const NAME: &str = "one voter per slot, identities never reused";
@@ -12,7 +12,8 @@ pub const NAME: &str = "one voter per slot, identities never reused";
 #[derive(Debug, Default)]
 pub struct Members {
     voters: BTreeSet<NodeId>,
-    dropped: BTreeSet<NodeId>,
+    /// With the term of the leader that did without them.
+    dropped: BTreeMap<NodeId, u64>,
     /// The term of the latest leader.
     term: u64,
 }
@@ -35,30 +36,28 @@ impl Members {
         None
     }
 
-    /// The leader of this term uses one configuration. An earlier voter whose slot has another
-    /// identity there is dropped, since only a committed joint configuration leads there.
+    /// The leader of this term uses one configuration. An earlier voter that is not in it is
+    /// dropped, since only a committed joint configuration leads there.
     pub fn settled(&mut self, term: u64, voters: &BTreeSet<NodeId>) -> Option<Violation> {
         if term < self.term {
             return None;
         }
         self.term = term;
-        if let Some(back) = voters.intersection(&self.dropped).next() {
+        if let Some(back) = voters.iter().find(|voter| self.dropped.contains_key(voter)) {
             return Some(Violation::new(NAME, format!("{back} was dropped and votes again")));
         }
-        let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
-        let replaced = self
-            .voters
-            .iter()
-            .filter(|known| !voters.contains(known) && slots.contains(&known.slot()));
-        self.dropped.extend(replaced.copied());
+        for gone in self.voters.iter().filter(|known| !voters.contains(known)) {
+            self.dropped.entry(*gone).or_insert(term);
+        }
         None
     }
 
-    /// This identity leads.
-    pub fn leads(&self, id: NodeId) -> Option<Violation> {
-        self.dropped
-            .contains(&id)
-            .then(|| Violation::new(NAME, format!("{id} was dropped and leads")))
+    /// This identity leads this term. A leader that others have left behind may not know it yet, and
+    /// one that finished the change which drops it leads on until another one is elected.
+    pub fn leads(&self, id: NodeId, term: u64) -> Option<Violation> {
+        let dropped = self.dropped.get(&id).filter(|dropped| term > **dropped)?;
+        let detail = format!("{id} was dropped in term {dropped} and leads term {term}");
+        Some(Violation::new(NAME, detail))
     }
 }
 
@@ -79,10 +78,26 @@ mod tests {
         let mut members = Members::default();
         assert_eq!(members.saw(std::slice::from_ref(&before)), None);
         assert_eq!(members.settled(2, &after), None);
-        assert!(members.leads(NodeId::new(2, 2)).is_some());
-        assert_eq!(members.leads(NodeId::new(2, 3)), None);
+        assert!(members.leads(NodeId::new(2, 2), 3).is_some());
+        assert_eq!(members.leads(NodeId::new(2, 2), 2), None, "it finished the change itself");
+        assert_eq!(members.leads(NodeId::new(2, 2), 1), None, "a leader that was left behind");
+        assert_eq!(members.leads(NodeId::new(2, 3), 3), None);
         assert_eq!(members.settled(1, &before), None, "a leader of an older term");
         assert!(members.settled(2, &before).is_some());
+    }
+
+    #[test]
+    fn a_voter_whose_slot_nobody_took_is_dropped_too() {
+        let set = |ids: &[(u16, u64)]| -> BTreeSet<NodeId> {
+            ids.iter().map(|(slot, incarnation)| NodeId::new(*slot, *incarnation)).collect()
+        };
+        let (before, after) = (set(&[(1, 1), (2, 2)]), set(&[(1, 1)]));
+        let mut members = Members::default();
+        assert_eq!(members.saw(std::slice::from_ref(&before)), None);
+        assert_eq!(members.settled(2, &after), None);
+        assert!(members.leads(NodeId::new(2, 2), 3).is_some());
+        assert_eq!(members.settled(3, &set(&[(1, 1), (2, 3)])), None);
+        assert!(members.settled(3, &before).is_some());
     }
 
     #[test]
@@ -96,6 +111,6 @@ mod tests {
         assert_eq!(members.saw(&[before.clone(), after.clone()]), None);
         assert_eq!(members.settled(2, &before), None, "the next leader never saw the joint one");
         assert_eq!(members.settled(2, &after), None, "it makes the change itself");
-        assert!(members.leads(NodeId::new(2, 2)).is_some());
+        assert!(members.leads(NodeId::new(2, 2), 3).is_some());
     }
 }

@@ -3,7 +3,6 @@
 use super::cluster::Cluster;
 use super::machine::Machine;
 use super::plan::Plan;
-use cairn_engine::Mode;
 use rand::seq::SliceRandom;
 
 /// The map of the disks that decay in a run.
@@ -36,7 +35,7 @@ pub(super) struct Atlas {
 impl Atlas {
     /// Chooses the victims of a seed.
     pub(super) fn new(plan: &Plan) -> Atlas {
-        if plan.decays.is_empty() || plan.mode == Mode::Replicated && plan.beyond_tolerance {
+        if plan.decays.is_empty() || plan.may_ack_unsynced() && plan.beyond_tolerance {
             return Atlas::default();
         }
         let members = usize::from(plan.nodes);
@@ -53,6 +52,9 @@ impl Atlas {
 
     /// Whether this victim's disk may decay now.
     pub(super) fn may_decay(&self, cluster: &Cluster, victim: &Machine) -> bool {
-        !cluster.faults_ended() && cluster.may_be_damaged(victim) && cluster.does_without(victim)
+        !cluster.faults_ended()
+            && victim.leaving().is_none()
+            && cluster.may_be_damaged(victim)
+            && cluster.does_without(victim)
     }
 }

@@ -6,13 +6,15 @@
 
 use super::atlas::Atlas;
 use super::machine::{Condition, Death, Machine, State};
+use super::membership::Operator;
 use super::moves;
 use super::plan::Plan;
+use super::promises::Promises;
 use super::starts_readable;
 use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, Error as EngineError, Identity, Mode};
+use cairn_engine::{Engine, Error as EngineError, Identity};
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::{Handle, NodeHandle};
@@ -58,6 +60,10 @@ pub(super) struct Cluster {
     pub(super) stopping: AtomicU32,
     /// Machines that lost power.
     pub(super) power_cuts: AtomicU64,
+    /// When an acknowledged write is synced.
+    pub(super) promises: Promises,
+    /// What an operator did to the membership.
+    pub(super) operator: Operator,
 }
 
 impl Cluster {
@@ -89,6 +95,8 @@ impl Cluster {
         }
         Ok(Arc::new(Cluster {
             atlas: Atlas::new(&plan),
+            promises: Promises::new(plan.mode),
+            operator: Operator::default(),
             plan,
             trace,
             machines,
@@ -186,7 +194,7 @@ impl Cluster {
     /// Whether one more machine may lose power: at most as many as the cluster survives without an
     /// operator, unless the plan goes beyond that.
     pub(super) fn may_lose_acks(&self, machine: &Machine) -> bool {
-        self.plan.mode != Mode::Replicated
+        !self.plan.may_ack_unsynced()
             || !machine.unsynced_acks()
             || self.plan.beyond_tolerance
             || self.may_be_damaged(machine)
@@ -346,6 +354,7 @@ impl Cluster {
                     state.doubtful_through = Some(last);
                 }
                 state.lost = false;
+                state.identity = Some(node.replica().node_id());
                 state.node = Some(node);
                 self.trace.event(format!("node {slot} serves, life {life}"));
             }

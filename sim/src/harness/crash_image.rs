@@ -12,12 +12,13 @@
 use super::cluster::{CLUSTER, Cluster, virtual_time};
 use super::live;
 use super::machine::{Condition, Machine};
+use super::observe::last_applied;
 use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
 use bytes::Bytes;
 use cairn_clients::Violation;
 use cairn_engine::{Engine, KernelBootId, KeyEntry, LogId, MemberState, Mode, Options, ValueRef};
-use cairn_raft::GROUP;
+use cairn_raft::{GROUP, NodeId};
 use madsim::runtime::{Handle, NodeHandle};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -30,6 +31,9 @@ const INTERVAL_MS: std::ops::Range<u64> = 500..4_000;
 /// before is synced. This is longer than the longest sync interval, a leader's timeout and an
 /// election, on a slow clock.
 const NOTICED: Duration = Duration::from_secs(12);
+/// How much longer than a sync interval a member may take, on a slow disk, until everything is
+/// synced that it acknowledged before it heard that each acknowledgement is to be synced.
+const SYNCS: Duration = Duration::from_secs(4);
 /// A kernel boot id that no machine ever has.
 const BOOT: KernelBootId = KernelBootId(u128::MAX);
 
@@ -51,9 +55,10 @@ struct Taken {
     machine: usize,
     files: Files,
     counted: Option<LogId>,
-    votes: bool,
+    member: NodeId,
     up: bool,
-    may_lose_acks: bool,
+    may_ack_unsynced: bool,
+    lacks_acks: bool,
     /// The keys of its running node.
     keys: Vec<(Bytes, KeyEntry)>,
 }
@@ -82,10 +87,8 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 }
 
 async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
-    let nodes = cluster.machines.iter().filter_map(Machine::node);
-    let Some(applied) = nodes.filter_map(|(_, node)| node.engine().applied(GROUP)).max() else {
-        return;
-    };
+    let Some((applied, _, configurations)) = last_applied(cluster) else { return };
+    let synced = cluster.promises.present().is_some_and(|period| applied.index > period.after);
     let (bare_majority, worst) = (is_bare_majority(cluster), rng.random_bool(0.5));
     let taken: Vec<Taken> = (0..cluster.machines.len())
         .filter_map(|machine| take(cluster, machine, worst, rng))
@@ -100,9 +103,9 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
             .spawn(open(
                 disk,
                 cluster.plan.mode,
-                machine.slot,
                 known,
-                [one.votes, one.up, one.may_lose_acks],
+                one.member,
+                [one.up, one.may_ack_unsynced, one.lacks_acks],
             ))
             .await
         {
@@ -121,7 +124,11 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
     if bare_majority {
         cluster.count_event("crash images of a bare majority");
     }
-    let all = crash_image::check_all(&images, cluster.machines.len(), applied, bare_majority);
+    if synced && cluster.plan.mode == Mode::Replicated {
+        cluster.count_event("crash images while an operator asked for syncs");
+    }
+    let judged = [synced, bare_majority];
+    let all = crash_image::check_all(&images, &configurations, applied, judged);
     for violation in images.iter().filter_map(crash_image::check).chain(all) {
         cluster.violation(violation);
     }
@@ -149,23 +156,44 @@ fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Opti
     if away || machine.damaged() || machine.device_failed() || machine.disk.decayed() > 0 {
         return None;
     }
+    let member = machine.identity()?;
     let files = machine.disk.after_a_cut(worst, rng);
-    let may_lose_acks = cluster.plan.mode == Mode::Replicated || machine.lacks_acks();
-    let (counted, votes, up) =
-        (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
     let keys = machine.node().map(|(_, node)| live::keys(&node)).unwrap_or_default();
-    Some(Taken { machine: number, files, counted, votes, up, may_lose_acks, keys })
+    Some(Taken {
+        machine: number,
+        files,
+        counted: machine.counted(),
+        member,
+        up: machine.condition() == Condition::Up,
+        may_ack_unsynced: may_ack_unsynced(cluster, machine),
+        lacks_acks: machine.lacks_acks(),
+        keys,
+    })
+}
+
+/// Whether the member may have acknowledged what it has not synced: always, unless the mode that the
+/// cluster formed in, or an operator, says otherwise. A member needs some time from then on to sync
+/// what it acknowledged before.
+fn may_ack_unsynced(cluster: &Cluster, machine: &Machine) -> bool {
+    match cluster.promises.present() {
+        None => true,
+        Some(period) if period.from == Duration::ZERO => false,
+        Some(period) => {
+            let heard = machine.synced_for().min(virtual_time().saturating_sub(period.from));
+            is_held_up(machine) || heard < SYNCS + cluster.plan.sync_interval
+        }
+    }
 }
 
 async fn open(
     disk: SimDisk,
     mode: Mode,
-    slot: u16,
     Known { counted, applied, keys }: Known,
-    [votes, up, may_lose_acks]: [bool; 3],
+    member: NodeId,
+    [up, may_ack_unsynced, lacks_acks]: [bool; 3],
 ) -> Result<(CrashImage, Vec<Place>), String> {
     let options = Options { salvage: true, ..Options::new(mode, BOOT, 1) };
-    let engine = Engine::open(disk.directory(), Some((CLUSTER.into(), slot)), options)
+    let engine = Engine::open(disk.directory(), Some((CLUSTER.into(), member.slot())), options)
         .await
         .map_err(|error| error.to_string())?;
     let holds = |id: LogId| {
@@ -174,14 +202,14 @@ async fn open(
     };
     let wrong = wrong_values(&engine, &disk, &keys).await;
     let image = CrashImage {
-        slot,
+        member,
         member_state: engine.member_state(),
         counted,
         holds_counted: counted.is_none_or(holds),
         holds_applied: holds(applied),
-        votes,
         up,
-        may_lose_acks,
+        may_ack_unsynced,
+        lacks_acks,
     };
     Ok((image, wrong))
 }
@@ -203,15 +231,6 @@ async fn wrong_values(engine: &Engine, disk: &SimDisk, keys: &[(Bytes, KeyEntry)
 fn is_bare_majority(cluster: &Cluster) -> bool {
     let now = virtual_time();
     let long = |machine: &&Machine| now.saturating_sub(machine.changed_at()) >= NOTICED;
-    // A member that was paused, or could not sync, has not noticed yet. A member that starts uses
-    // the safe ack mode until a leader says otherwise.
-    let held_up = |machine: &Machine| {
-        let stalled = machine
-            .disk
-            .stalled_until()
-            .is_some_and(|until| tokio::time::Instant::now() < until + NOTICED);
-        stalled || machine.resumed_at().is_some_and(|at| now.saturating_sub(at) < NOTICED)
-    };
     let all = || cluster.machines.iter();
     let up: Vec<&Machine> =
         all().filter(|machine| machine.condition() == Condition::Up && machine.votes()).collect();
@@ -219,5 +238,16 @@ fn is_bare_majority(cluster: &Cluster) -> bool {
     cluster.plan.mode == Mode::Replicated
         && up.len() == cluster.machines.len() / 2 + 1
         && up.len() + down == cluster.machines.len()
-        && up.iter().all(|machine| !machine.lacks_acks() && !held_up(machine))
+        && up.iter().all(|machine| !machine.lacks_acks() && !is_held_up(machine))
+        // Where one leaves, fewer are a bare majority.
+        && all().all(|machine| machine.leaving().is_none())
+}
+
+/// A member that was paused, or could not sync, has not noticed yet. A member that starts uses the
+/// safe ack mode until a leader says otherwise.
+fn is_held_up(machine: &Machine) -> bool {
+    let now = tokio::time::Instant::now();
+    let stalled = machine.disk.stalled_until().is_some_and(|until| now < until + NOTICED);
+    let paused = |at| virtual_time().saturating_sub(at) < NOTICED;
+    stalled || machine.resumed_at().is_some_and(paused)
 }

@@ -11,7 +11,6 @@ use super::kinds::FaultKind::{self, Hang, Misread, Stall};
 use super::machine::{Condition, Death, Machine};
 use crate::disk::{Failing, Moment};
 use cairn_clients::Violation;
-use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
@@ -60,7 +59,7 @@ impl Nemesis {
         // A node whose device failed recovers from the others, in every mode.
         let bounded =
             cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
-        let boundless = cluster.plan.mode == Mode::Replicated && cluster.plan.beyond_tolerance;
+        let boundless = cluster.plan.may_ack_unsynced() && cluster.plan.beyond_tolerance;
         if !bounded && !boundless {
             return;
         }

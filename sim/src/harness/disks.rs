@@ -11,10 +11,12 @@ use super::cluster::Cluster;
 use super::faults::{EXIT_GRACE, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, LoseIdentity, OldDisk, StaleDisk};
 use super::machine::{Condition, Death, Machine};
+use crate::disk::Files;
 use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
 use madsim::runtime::Handle;
 use rand::RngExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -71,35 +73,7 @@ impl Nemesis {
                 waited += POLL;
             }
             if back && votes() && !cluster.faults_ended() {
-                let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
-                cluster.end(machine, death);
-                machine.open(true);
-                let new = machine.disk.take_out();
-                tokio::time::sleep(EXIT_GRACE).await;
-                machine.disk.put_in(lost);
-                machine.restored(true);
-                machine.open(false);
-                cluster.start(machine);
-                cluster.count(OldDisk.name());
-                cluster.trace.event(format!("disk {}: the lost one is back", machine.slot));
-                let mut waited = Duration::ZERO;
-                while waited < stay && !cluster.faults_ended() {
-                    tokio::time::sleep(POLL).await;
-                    waited += POLL;
-                }
-                let knows = machine
-                    .node()
-                    .is_some_and(|(_, node)| node.replica().removed_reason().is_some());
-                if knows {
-                    cluster.count_event("removed identities that knew it");
-                }
-                cluster.end(machine, Death::Killed);
-                machine.open(true);
-                tokio::time::sleep(EXIT_GRACE).await;
-                machine.disk.put_in(new);
-                machine.restored(false);
-                machine.open(false);
-                start_later(cluster.clone(), target, EXIT_GRACE);
+                turn_up(&cluster, target, lost, (death, stay)).await;
             }
             machine.release_disk();
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
@@ -216,6 +190,43 @@ impl Nemesis {
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
+}
+
+/// The disk of an identity that has no slot any more is in its machine again for a while.
+pub(super) async fn turn_up(
+    cluster: &Arc<Cluster>,
+    target: usize,
+    lost: Files,
+    (death, stay): (Death, Duration),
+) {
+    let Some(machine) = cluster.machines.get(target) else { return };
+    let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
+    cluster.end(machine, death);
+    machine.open(true);
+    let new = machine.disk.take_out();
+    tokio::time::sleep(EXIT_GRACE).await;
+    machine.disk.put_in(lost);
+    machine.restored(true);
+    machine.open(false);
+    cluster.start(machine);
+    cluster.count(OldDisk.name());
+    cluster.trace.event(format!("disk {}: the lost one is back", machine.slot));
+    let mut waited = Duration::ZERO;
+    while waited < stay && !cluster.faults_ended() {
+        tokio::time::sleep(POLL).await;
+        waited += POLL;
+    }
+    let knows = machine.node().is_some_and(|(_, node)| node.replica().removed_reason().is_some());
+    if knows {
+        cluster.count_event("removed identities that knew it");
+    }
+    cluster.end(machine, Death::Killed);
+    machine.open(true);
+    tokio::time::sleep(EXIT_GRACE).await;
+    machine.disk.put_in(new);
+    machine.restored(false);
+    machine.open(false);
+    start_later(cluster.clone(), target, EXIT_GRACE);
 }
 
 /// Makes every other node write a checkpoint, so that it knows the epoch not only in memory.

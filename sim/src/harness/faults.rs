@@ -119,6 +119,10 @@ impl Nemesis {
             CutBeforeFlag => self.cut_before_flag().await,
             RetryAcrossRestart => self.retry_across_restart().await,
             Move => self.move_member(),
+            ChangeMembers => self.change_members(),
+            ChangeMode => self.change_mode(),
+            MoveLeader => self.move_leader(),
+            Drain => self.drain(),
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
             // Applied to messages all the time.

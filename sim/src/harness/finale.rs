@@ -16,10 +16,10 @@ use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::{Recorder, encode_key, read_everything};
 use cairn_engine::{Engine, MemberState};
 use cairn_node::Node;
-use cairn_raft::{GROUP, Role, UnsafeRecovery};
+use cairn_raft::{GROUP, NodeId, Role, UnsafeRecovery};
 use parking_lot::Mutex;
 use rand::RngExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -178,18 +178,22 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     true
 }
 
-/// Whether every machine's node votes, there are no other members, and the log has all where they
-/// are.
+/// Whether on every machine the last configuration that is committed has the identities of all
+/// machines and no others, the log has all where they are, and the mode is the one that an operator
+/// was told last.
 fn is_complete(cluster: &Cluster) -> bool {
-    cluster.machines.iter().all(|machine| {
-        machine.node().is_some_and(|(_, node)| {
+    let nodes = || cluster.machines.iter().filter_map(Machine::node);
+    let all: BTreeSet<NodeId> = nodes().map(|(_, node)| node.replica().node_id()).collect();
+    all.len() == cluster.machines.len()
+        && nodes().all(|(_, node)| {
             let status = node.replica().status();
-            node.replica().votes()
-                && status.configurations.len() == 1
+            let mode = cluster.promises.mode();
+            status.configurations.as_slice() == std::slice::from_ref(&all)
+                && status.applied >= status.membership_log_id
                 && status.members.len() == cluster.machines.len()
                 && cluster.machines.iter().all(|machine| is_logged(machine, &status))
+                && mode.is_none_or(|mode| node.replica().modes().cluster == Some(mode))
         })
-    })
 }
 
 fn has_capacity(engine: &Engine, lengths: &[u64]) -> bool {
@@ -248,10 +252,10 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
         cluster.trace.event(
             "too many members lack what they acknowledged: the cluster waits for an operator",
         );
-        let says = |machine: &Machine| {
+        let says = |machine: &&Machine| {
             machine.node().is_some_and(|(_, node)| node.election_blocked().is_some())
         };
-        if !wait_until(REPORT_LIMIT, || cluster.machines.iter().all(says)).await {
+        if !wait_until(REPORT_LIMIT, || cluster.voting().iter().all(says)).await {
             cluster.violation(Violation::new(
                 "a cluster that needs an operator says so",
                 "not every member does",
@@ -264,13 +268,10 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
 /// Does what an operator would: surveys what every member holds and lets the one with the most
 /// up-to-date log lead. What was lost stays lost; the cluster must serve and agree again.
 pub(super) async fn decide(cluster: &Arc<Cluster>) {
-    let nodes: Vec<_> = cluster
-        .machines
-        .iter()
-        .filter_map(|machine| machine.node())
-        .map(|(_, node)| node)
-        .collect();
-    if nodes.len() < cluster.machines.len() {
+    let voting = cluster.voting();
+    let nodes: Vec<_> =
+        voting.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
+    if nodes.is_empty() || nodes.len() < voting.len() {
         cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to survey"));
         return;
     }
@@ -292,11 +293,11 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
         describe(cluster);
         return;
     }
-    check_count_kept(cluster, chosen.replica().unsafe_recoveries().count).await;
+    check_count_kept(cluster, &voting, chosen.replica().unsafe_recoveries().count).await;
 }
 
 /// Checks that members report the unsafe recovery also after all have restarted.
-async fn check_count_kept(cluster: &Arc<Cluster>, unsafe_recoveries: u64) {
+async fn check_count_kept(cluster: &Arc<Cluster>, voting: &[&Machine], unsafe_recoveries: u64) {
     for machine in &cluster.machines {
         // From here on the checkpoint holds the count, not an entry of the log.
         if let Some((_, node)) = machine.node()
@@ -311,17 +312,17 @@ async fn check_count_kept(cluster: &Arc<Cluster>, unsafe_recoveries: u64) {
         cluster.start(machine);
     }
     let reporting = || {
-        let nodes = cluster.machines.iter().map(|machine| machine.node().map(|(_, node)| node));
+        let nodes = voting.iter().map(|machine| machine.node().map(|(_, node)| node));
         nodes
             .flatten()
             .filter(|node| node.replica().unsafe_recoveries().count == unsafe_recoveries)
             .count()
     };
-    if !wait_until(START_LIMIT, || reporting() == cluster.machines.len()).await {
+    if !wait_until(START_LIMIT, || reporting() == voting.len()).await {
         let detail = format!(
             "{} of {} members report {unsafe_recoveries} unsafe recoveries",
             reporting(),
-            cluster.machines.len()
+            voting.len()
         );
         cluster.violation(Violation::new("an unsafe recovery is reported from then on", detail));
         describe(cluster);

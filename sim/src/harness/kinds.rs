@@ -95,6 +95,14 @@ kinds! {
     RetryAcrossRestart = "repeat across a restart",
     /// A member starts again at another address.
     Move = "moved address",
+    /// A member is removed, its machine gets an empty disk, and the new identity is added.
+    ChangeMembers = "membership change",
+    /// The least that an acknowledgement means becomes more, and less again.
+    ChangeMode = "mode change",
+    /// The leader is asked to hand leadership over.
+    MoveLeader = "moved leadership",
+    /// A member is asked not to lead for a while.
+    Drain = "drained member",
     /// Bits of blocks at rest flip.
     Rot = "bit rot",
     /// Blocks at rest can no longer be read.

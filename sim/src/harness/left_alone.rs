@@ -61,9 +61,12 @@ fn left_alone(cluster: &Cluster, links: &Links) -> bool {
             && machine.votes()
             && !machine.lacks_acks()
             && !machine.is_stale()
+            && machine.leaving().is_none()
+            && !machine.is_drained()
             && machine.disk.decayed() == 0
             && machine.disk.stalled_until().is_none_or(|until| until < tokio::time::Instant::now())
     };
+    // Also where one leaves: what is a majority of all machines is one of those that stay.
     let majority = cluster.machines.len() / 2 + 1;
     let steady = cluster.machines.iter().filter(alone).count() >= majority;
     // The undisturbed members are the same as before only if nothing has happened to them.

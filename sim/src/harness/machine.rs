@@ -4,7 +4,7 @@ use super::cluster::virtual_time;
 use crate::disk::SimDisk;
 use cairn_engine::{KernelBootId, LogId, Mode};
 use cairn_node::Node;
-use cairn_raft::GROUP;
+use cairn_raft::{GROUP, NodeId};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -78,6 +78,26 @@ pub(super) struct State {
     pub(super) doubtful_through: Option<u64>,
     /// How often it moved to another address.
     pub(super) moves: u16,
+    /// The identity on its disk, as its node last had it.
+    pub(super) identity: Option<NodeId>,
+    /// The identity that an operator has leave, until another one of the machine votes.
+    pub(super) leaving: Option<NodeId>,
+    /// Until when, and above which term, its node does not lead.
+    pub(super) drained: Option<Drained>,
+    /// Since when its node, seen without an interruption, is past the record that every
+    /// acknowledgement is synced.
+    pub(super) synced_since: Option<Duration>,
+}
+
+/// A member that was asked not to lead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drained {
+    /// A campaign that began before may go on until then.
+    pub(super) from: Duration,
+    pub(super) until: Duration,
+    pub(super) life: u32,
+    /// Its term at the beginning.
+    pub(super) term: u64,
 }
 
 impl State {
@@ -105,6 +125,10 @@ impl State {
             counted_at_end: None,
             doubtful_through: None,
             moves: 0,
+            identity: None,
+            leaving: None,
+            drained: None,
+            synced_since: None,
         }
     }
 }
@@ -184,10 +208,59 @@ impl Machine {
         self.disk.errors() > self.state.lock().errors
     }
 
-    /// Whether it may lack what others count on: acknowledged entries may be lost, or a part of its
-    /// disk is damaged.
+    /// Whether it may lack what others count on: acknowledged entries may be lost, a part of its
+    /// disk is damaged, or it leaves.
     pub(super) fn faulty(&self) -> bool {
-        self.lacks_acks() || self.disk.decayed() > 0
+        self.lacks_acks() || self.disk.decayed() > 0 || self.leaving().is_some()
+    }
+
+    /// The identity on its disk, as its node last had it.
+    pub(super) fn identity(&self) -> Option<NodeId> {
+        self.state.lock().identity
+    }
+
+    /// The identity that leaves.
+    pub(super) fn leaving(&self) -> Option<NodeId> {
+        self.state.lock().leaving
+    }
+
+    /// Notes which identity leaves, or that the machine's present one is a member.
+    pub(super) fn leaves(&self, identity: Option<NodeId>) {
+        self.state.lock().leaving = identity;
+    }
+
+    /// Notes that its node was asked not to lead.
+    pub(super) fn drained(&self, drained: Drained) {
+        self.state.lock().drained = Some(drained);
+    }
+
+    /// Whether its node, in this life, was asked not to lead, and the time is not over.
+    pub(super) fn is_drained(&self) -> bool {
+        let state = self.state.lock();
+        state.drained.is_some_and(|one| one.life == state.life && virtual_time() < one.until)
+    }
+
+    /// The term above which its node, now in this term, must not lead or campaign.
+    pub(super) fn drained_above(&self, term: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        let (now, life) = (virtual_time(), state.life);
+        let drained = state.drained.as_mut().filter(|one| one.life == life && now < one.until)?;
+        if now < drained.from {
+            drained.term = term;
+        }
+        Some(drained.term)
+    }
+
+    /// Its node was seen, past the record that every acknowledgement is synced, or not.
+    pub(super) fn saw_synced(&self, past: bool) {
+        let mut state = self.state.lock();
+        state.synced_since = past.then(|| state.synced_since.unwrap_or_else(virtual_time));
+    }
+
+    /// For how long its node is past that record.
+    pub(super) fn synced_for(&self) -> Duration {
+        let since = self.state.lock().synced_since;
+        since.map_or(Duration::ZERO, |since| virtual_time().saturating_sub(since))
     }
 
     /// Its disk decays; no acknowledged entry is known to be lost.
@@ -263,7 +336,7 @@ impl Machine {
     /// Its disk is lost, with everything that was acknowledged.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
-        (state.lacks_acks, state.lost) = (true, true);
+        (state.lacks_acks, state.lost, state.identity) = (true, true, None);
         (state.votes, state.counted_at_end, state.doubtful_through) = (false, None, None);
     }
 
@@ -316,5 +389,6 @@ impl Machine {
         state.condition = condition;
         state.change += 1;
         state.changed_at = virtual_time();
+        state.synced_since = None;
     }
 }

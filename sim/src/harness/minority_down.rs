@@ -12,6 +12,10 @@ use std::time::Duration;
 /// How much longer an operation of a slow disk takes, in milliseconds.
 const SLOWER_MS: std::ops::Range<u64> = 5..60;
 
+/// A vote takes two writes and two syncs, and twice that may be needed for one election. Where each
+/// takes longer than the shortest timeout allows, no candidate hears of its votes in time.
+const VOTE_OPERATIONS: u32 = 8;
+
 /// When a minority is stopped, and for how long, in milliseconds: longer than the others need to
 /// notice.
 const LEAVES_AT_MS: std::ops::Range<u64> = 1_000..10_000;
@@ -43,7 +47,10 @@ pub(super) async fn leave(cluster: Arc<Cluster>) {
 /// lose, and only if no other member may lack something.
 pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
     let mut rng = cluster.plan.rng(13);
-    let voters = cluster.machines.iter().all(|machine| machine.votes() && !machine.is_stale());
+    let voters = cluster
+        .machines
+        .iter()
+        .all(|machine| machine.votes() && !machine.is_stale() && machine.leaving().is_none());
     if !cluster.plan.heals_bare || !voters {
         return Vec::new();
     }
@@ -79,7 +86,10 @@ pub(super) fn slow_down(cluster: &Cluster) {
         return;
     }
     if let Some(machine) = cluster.machines.get(rng.random_range(0..cluster.machines.len())) {
-        let slower = Duration::from_millis(rng.random_range(SLOWER_MS));
+        let mut slower = Duration::from_millis(rng.random_range(SLOWER_MS));
+        if let Some((shortest, _)) = cluster.plan.election {
+            slower = slower.min(shortest / VOTE_OPERATIONS);
+        }
         machine.disk.slow_down(slower);
         cluster.trace.event(format!("disk {} is slower by {slower:?}", machine.slot));
         cluster.count_event("healed but for a slow disk");

@@ -24,6 +24,9 @@
 //!    ├── left_alone  an undisturbed majority serves
 //!    ├── observe   checks every node all the time
 //!    ├── probe     reads at members that must not answer
+//!    ├── operator  what an operator asks of whoever leads: members, mode, leader
+//!    ├── membership  members that are removed and added
+//!    ├── promises  when an acknowledged write is synced
 //!    ├── minority_down  a minority is down, or one disk is slow
 //!    ├── after_unsafe_recovery  continues after an unsafe recovery
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
@@ -47,12 +50,15 @@ mod left_alone;
 mod live;
 mod logging;
 mod machine;
+mod membership;
 mod minority_down;
 mod moves;
 mod network;
 mod observe;
+mod operator;
 mod plan;
 mod probe;
+mod promises;
 mod report;
 mod retry_across_restart;
 mod run;

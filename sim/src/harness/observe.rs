@@ -11,9 +11,9 @@ use crate::check::members::Members;
 use crate::check::states::States;
 use cairn_clients::Violation;
 use cairn_engine::{Engine, Entry, LogId, MemberState};
-use cairn_raft::{GROUP, Role};
+use cairn_raft::{GROUP, NodeId, Role};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
@@ -63,30 +63,38 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
 
 /// Looks for the last applied entry of any node in the logs of the others.
 fn cluster_wide(cluster: &Cluster) {
-    let engines: Vec<(u16, Engine)> = cluster
+    let Some((applied, by, configurations)) = last_applied(cluster) else { return };
+    let engines = cluster
         .machines
         .iter()
         .filter(|machine| !machine.is_stale())
-        .filter_map(|machine| Some((machine.slot, machine.node()?.1)))
-        .filter(|(_, node)| node.replica().votes())
-        .map(|(slot, node)| (slot, node.engine().clone()))
-        .collect();
-    let most_up_to_date =
-        engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
-    let Some((applied, by)) = most_up_to_date else { return };
+        .filter_map(|machine| Some(machine.node()?.1))
+        .map(|node| (node.replica().node_id(), node.engine().clone()));
     let lacks = |engine: &Engine| {
         let purged =
             engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
         !purged && engine.log_id_at(GROUP, applied.index) != Some(applied)
     };
-    let lacking: Vec<u16> = engines
-        .iter()
+    let lacking: BTreeSet<NodeId> = engines
         .filter(|(_, engine)| engine.member_state() == MemberState::Active && lacks(engine))
-        .map(|(slot, _)| *slot)
+        .map(|(id, _)| id)
         .collect();
-    if let Some(violation) = majority::check(cluster.machines.len(), applied, by, &lacking) {
+    if let Some(violation) = majority::check(&configurations, applied, by, &lacking) {
         cluster.violation(violation);
     }
+}
+
+/// The last entry that any node has applied, the node, and the configurations that are in force
+/// there: none if the node knows a later membership, which may not be committed.
+pub(super) fn last_applied(cluster: &Cluster) -> Option<(LogId, u16, Vec<BTreeSet<NodeId>>)> {
+    let nodes = cluster.machines.iter().filter(|machine| !machine.is_stale());
+    let nodes = nodes.filter_map(|machine| Some((machine.slot, machine.node()?.1)));
+    let (applied, slot, node) = nodes
+        .filter_map(|(slot, node)| Some((node.engine().applied(GROUP)?, slot, node)))
+        .max_by_key(|(applied, slot, _)| (*applied, *slot))?;
+    let status = node.replica().status();
+    let in_force = status.membership_log_id <= Some(applied);
+    Some((applied, slot, if in_force { status.configurations } else { Vec::new() }))
 }
 
 /// Checks a node once. Returns its engine if its log has not been read in this life.
@@ -113,6 +121,16 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
         MemberState::Recovering => {}
     }
     moves::check(cluster, slot, &status.members);
+    machine.saw_synced(cluster.promises.present().is_some_and(|period| {
+        machine.condition() == Condition::Up
+            && applied.is_some_and(|applied| applied.index >= period.after)
+    }));
+    let leads = matches!(status.role, Role::Leader | Role::Candidate);
+    let drained_above = machine.drained_above(status.term);
+    if leads && drained_above.is_some_and(|term| status.term > term) {
+        let detail = format!("node {slot} is {} of term {}", status.role, status.term);
+        found.push(Violation::new("a drained member does not campaign", detail));
+    }
     found.extend(seen.members.saw(&status.configurations));
     if status.member_state == MemberState::Recovering {
         if !machine.lacks_acks() && !machine.damaged() {
@@ -124,7 +142,8 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
         machine.saw_recovering(life);
     }
     if status.role == Role::Leader {
-        found.extend(seen.members.leads(status.node_id));
+        found.extend(seen.members.leads(status.node_id, status.term));
+        found.extend(cluster.operator.check(&status));
         if let [voters] = status.configurations.as_slice() {
             found.extend(seen.members.settled(status.term, voters));
         }

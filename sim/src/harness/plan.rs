@@ -41,7 +41,7 @@ pub struct Plan {
     pub churn_keys: u32,
     /// Keys of an extra client, so many that a snapshot has many pieces; 0 for none.
     pub bulk_keys: u32,
-    /// In mode `replicated`: whether more machines may lose power at once than the cluster survives
+    /// Where members acknowledge before they sync: whether more machines may lose power at once than the cluster survives
     /// without an operator. It may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
     /// The faults of this run.
@@ -95,6 +95,10 @@ impl Plan {
             FaultKind::Hang,
             FaultKind::DiskPower,
             FaultKind::Move,
+            FaultKind::ChangeMembers,
+            FaultKind::ChangeMode,
+            FaultKind::MoveLeader,
+            FaultKind::Drain,
         ];
         faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
         faults.retain(|_| rng.random_bool(if combines { 0.1 } else { 0.5 }));
@@ -102,6 +106,16 @@ impl Plan {
         faults.extend(variant(seed, "hang", 4).then_some(FaultKind::Hang));
         faults.extend(variant(seed, "disk power", 4).then_some(FaultKind::DiskPower));
         faults.extend(variant(seed, "moves", 3).then_some(FaultKind::Move));
+        // A change takes as long as several other faults, and the next one waits for its end.
+        if variant(seed, "membership", 3) {
+            faults.extend([FaultKind::ChangeMembers; 3]);
+        }
+        if variant(seed, "modes", 4) {
+            faults.extend([FaultKind::ChangeMode; 2]);
+        }
+        if variant(seed, "leaders", 4) {
+            faults.extend([FaultKind::MoveLeader, FaultKind::Drain]);
+        }
         if combines {
             faults.extend(FaultKind::COMBINED.repeat(2));
         }
@@ -195,6 +209,17 @@ impl Plan {
             fails || matches!(kind, LoseDisk | LoseIdentity | OldDisk | StaleDisk | Misread)
         };
         self.decays.is_empty() && !self.faults.iter().any(takes)
+    }
+
+    /// Whether members may acknowledge before they sync at some time of the run, though their disks
+    /// do not keep completed writes.
+    pub fn may_ack_unsynced(&self) -> bool {
+        let changes = || self.faults.contains(&FaultKind::ChangeMode);
+        match self.mode {
+            Mode::Replicated => true,
+            Mode::Sync => changes(),
+            Mode::Device => false,
+        }
     }
 
     /// A generator for one part of the run, independent of the others.

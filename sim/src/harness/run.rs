@@ -18,6 +18,7 @@ use super::finale;
 use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
 use super::left_alone;
 use super::logging::Capture;
+use super::membership;
 use super::minority_down;
 use super::network::Links;
 use super::observe::{Seen, watch};
@@ -247,6 +248,8 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         false => Some(serve(&cluster, &hosts, last, &recorder).await?),
     };
     minority_down::speed_up(&cluster);
+    // A slow disk may take a minute for a snapshot.
+    membership::finish(&cluster).await;
     let cut = *signals.all_cut.lock();
     if cluster.decided() && (cut.is_some() || plan.keeps_disks()) {
         let end = serve(&cluster, &hosts, last, &Recorder::new(trace.clone())).await?;

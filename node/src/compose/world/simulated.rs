@@ -108,6 +108,10 @@ over_wire! {
     Operator {
         unsafe_recovery: UnsafeRecoveryRequest => UnsafeRecoveryResponse,
         scrub: ScrubRequest => ScrubResponse,
+        change_members: ChangeMembersRequest => ChangeMembersResponse,
+        set_mode: SetModeRequest => SetModeResponse,
+        move_leader: MoveLeaderRequest => MoveLeaderResponse,
+        drain: DrainRequest => DrainResponse,
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Image {
     pub(crate) boot_epochs: BootEpochsImage,
     /// The least that an acknowledgement means. `None`: not logged yet.
     pub(crate) mode: Option<Mode>,
+    /// The index of the entry that set it.
+    pub(crate) mode_index: u64,
     /// The cluster's version; 0: nobody has raised it.
     pub(crate) version: u32,
 }
@@ -64,6 +66,7 @@ impl Image {
                 0 => None,
                 number => Some(codec::mode_from_number(number).ok_or(Malformed("no mode"))?),
             },
+            mode_index: message.mode_index,
             version: message.version,
         })
     }
@@ -87,6 +90,7 @@ impl MachineImage for Image {
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
             boot_epochs: self.boot_epochs.iter().map(boot_to_proto).collect(),
             mode: self.mode.map_or(0, codec::mode_to_number),
+            mode_index: self.mode_index,
             version: self.version,
         };
         message.encode_to_vec()
@@ -163,6 +167,7 @@ mod tests {
                 release: "1.2.3".into(),
             }],
             mode: 3,
+            mode_index: 4,
             version: 2,
         }
     }

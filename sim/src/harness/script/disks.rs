@@ -75,7 +75,7 @@ pub(super) fn votes(stage: &Stage, member: usize) -> bool {
 }
 
 /// Whether the leader uses a joint configuration.
-fn joint(stage: &Stage) -> bool {
+pub(super) fn joint(stage: &Stage) -> bool {
     let leader = stage.leads(&stage.all()).and_then(|(_, leader)| stage.status(leader));
     leader.is_some_and(|status| status.configurations.len() == 2)
 }

@@ -22,6 +22,7 @@
 //!   reads       reads at a deposed leader
 //!   loss        an unsafe recovery discards only the newest writes
 //!   moves       members that start at other addresses
+//!   membership  members that are removed and added; modes and leaders that change
 //! ```
 //!
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
@@ -36,6 +37,7 @@ mod disks;
 mod election;
 mod identity;
 mod loss;
+mod membership;
 mod moves;
 mod power;
 mod reads;
@@ -104,6 +106,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         devices::SCENARIOS,
         reads::SCENARIOS,
         moves::SCENARIOS,
+        membership::SCENARIOS,
     ]
     .into_iter()
     .flatten()

@@ -3,6 +3,7 @@
 //! What holds here: each sentence is logged once while this node leads, and only when two looks in a
 //! row agree: a new leader hears of the members one after another.
 
+use crate::durability::in_force;
 use crate::failure_domains::exceptions;
 use crate::promise::SyncWindow;
 use cairn_raft::Replica;
@@ -16,7 +17,8 @@ pub(super) async fn watch(replica: Replica, window: SyncWindow) {
     let (mut before, mut logged) = (Vec::new(), Vec::new());
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let found = exceptions(&replica, replica.modes().effective, window);
+        let found =
+            exceptions(&replica, in_force(&replica, replica.engine().status().mode), window);
         if found == before && found != logged {
             for sentence in &found {
                 warn!(node = %replica.node_id(), "{sentence}");

@@ -61,7 +61,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 let before = self.image.membership.membership();
                 add_dropped(&mut self.image.removed, before, &membership);
                 if self.image.mode == Some(Mode::Replicated) && too_few(&membership) {
-                    self.image.mode = Some(Mode::Sync);
+                    (self.image.mode, self.image.mode_index) = (Some(Mode::Sync), id.index);
                 }
                 self.image.membership =
                     Arc::new(StoredMembership::new(Some(entry.log_id), membership));
@@ -89,7 +89,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 } else if let Some(mode) = codec::decode_mode(&proposal.meta) {
                     let membership = self.image.membership.membership();
                     if mode != Mode::Replicated || allows_replicated(membership) {
-                        self.image.mode = Some(mode);
+                        (self.image.mode, self.image.mode_index) = (Some(mode), id.index);
                     }
                     (Vec::new(), Answer::Nothing)
                 } else if let Some(version) = codec::decode_version(&proposal.meta) {
