@@ -312,6 +312,26 @@ impl PeerIdentity {
         }
     }
 
+    /// Refuses a build that cannot read what the members of this cluster write.
+    fn check_version(&self, sender: NodeId, boot: &Boot) -> Result<(), Status> {
+        let cluster = self.identities.version();
+        if boot.version >= cluster {
+            return Ok(());
+        }
+        let reason = format!(
+            "member {sender} speaks version {}, and the cluster's is {cluster}: start a release of version {cluster} or later \
+             there",
+            boot.version
+        );
+        let now = runtime::now();
+        let mut logged = self.old_logged.lock();
+        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            *logged = Some(now);
+            tracing::warn!(node = %self.id, "refused: {reason}");
+        }
+        Err(refused(reason))
+    }
+
     fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
         let envelope =
             envelope.ok_or_else(|| refused("the message names no sender and receiver".into()))?;
@@ -370,28 +390,6 @@ impl PeerIdentity {
                 Err(Status::new(REFUSED_IDENTITY, reason))
             }
         }
-    }
-}
-
-impl PeerIdentity {
-    /// Refuses a build that cannot read what the members of this cluster write.
-    fn check_version(&self, sender: NodeId, boot: &Boot) -> Result<(), Status> {
-        let cluster = self.identities.version();
-        if boot.version >= cluster {
-            return Ok(());
-        }
-        let reason = format!(
-            "member {sender} speaks version {}, and the cluster's is {cluster}: start a release of version {cluster} or later \
-             there",
-            boot.version
-        );
-        let now = runtime::now();
-        let mut logged = self.old_logged.lock();
-        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
-            *logged = Some(now);
-            tracing::warn!(node = %self.id, "refused: {reason}");
-        }
-        Err(refused(reason))
     }
 }
 
