@@ -40,7 +40,11 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
-    let mode = in_force(&inner.replica, engine.mode);
+    // Until the log says it, acknowledgements wait for syncs; this is what they will mean.
+    let mode = match inner.replica.modes().cluster {
+        Some(_) => in_force(&inner.replica, engine.mode),
+        None => inner.durability.mode,
+    };
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
@@ -78,7 +82,11 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(inner, engine.mode, mode)),
-        modes: Some(modes(inner.replica.modes(), engine.mode, mode)),
+        modes: Some(modes(
+            inner.replica.modes(),
+            engine.mode,
+            in_force(&inner.replica, engine.mode),
+        )),
         drained_ms: inner
             .replica
             .drained_for()
