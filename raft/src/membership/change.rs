@@ -88,22 +88,21 @@ impl Seen {
     fn membership(&self) -> &Membership {
         self.metrics.membership_config.membership()
     }
+}
 
-    /// Refuses a configuration that these members could not serve.
-    fn check(&self, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
-        if step::is_majority(&self.healthy, after) {
-            return Ok(());
-        }
-        let missing: Vec<String> =
-            after.difference(&self.healthy).map(ToString::to_string).collect();
-        refused(format!(
-            "of the {} voters after this change, {} would not be active and reachable now: bring {} back first, or remove \
-             a voter that is gone for good",
-            after.len(),
-            missing.len(),
-            missing.join(" and "),
-        ))
+/// Refuses a configuration of which too few voters are healthy.
+fn check(healthy: &BTreeSet<NodeId>, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+    if step::is_majority(healthy, after) {
+        return Ok(());
     }
+    let missing: Vec<String> = after.difference(healthy).map(ToString::to_string).collect();
+    refused(format!(
+        "of the {} voters after this change, {} would not be active and reachable now: bring {} back first, or remove \
+         a voter that is gone for good",
+        after.len(),
+        missing.len(),
+        missing.join(" and "),
+    ))
 }
 
 impl Reconciler {
@@ -226,9 +225,7 @@ impl Reconciler {
             None => {
                 let mut after = seen.voters.clone();
                 after.insert(learner);
-                let healthy = seen.healthy.iter().copied().chain([learner]).collect();
-                Seen { healthy, metrics: seen.metrics.clone(), voters: BTreeSet::new() }
-                    .check(&after)?;
+                check(&seen.healthy.iter().copied().chain([learner]).collect(), &after)?;
                 self.take(Step::Promote(learner), &seen.metrics.membership_config).await;
                 self.done_if(|metrics| votes(metrics, learner))
             }
@@ -264,8 +261,7 @@ impl Reconciler {
     async fn replace_by(&self, seen: &Seen, old: NodeId, new: NodeId) -> Changed {
         let after: BTreeSet<NodeId> =
             seen.voters.iter().copied().filter(|voter| *voter != old).chain([new]).collect();
-        let healthy = seen.healthy.iter().copied().chain([new]).collect();
-        Seen { healthy, metrics: seen.metrics.clone(), voters: BTreeSet::new() }.check(&after)?;
+        check(&seen.healthy.iter().copied().chain([new]).collect(), &after)?;
         self.leaves(old).await?;
         self.take(Step::Replace { old, new }, &seen.metrics.membership_config).await;
         self.done_if(|metrics| votes(metrics, new) && !votes(metrics, old))
@@ -284,7 +280,7 @@ impl Reconciler {
         if after.is_empty() {
             return refused("it is the last voter: stop its node instead");
         }
-        seen.check(&after)?;
+        check(&seen.healthy, &after)?;
         if after.len() < REPLICATED_VOTERS {
             if self.member.modes.is_changing() {
                 return waits("a change of the mode is under way");
