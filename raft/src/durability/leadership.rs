@@ -1,7 +1,7 @@
 //! Who leads, the transferee, and handing leadership over.
 
 use crate::core::ids::{MemberAddress, NodeId};
-use crate::core::raft_metrics::read_metrics;
+use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
 use crate::durability::LocalMember;
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// A transferee may lack this many entries: it catches up within a moment.
 const TRANSFEREE_BEHIND: u64 = 1000;
+
+/// How long a hand-over may take that an operator asks for.
+pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Who leads, if known.
 pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
@@ -39,39 +42,52 @@ fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
     all.into_iter().map(|(_, id)| id).collect()
 }
 
-/// If this member leads, asks a member that can take over at once to do so, and waits until it has.
-/// Saves the cluster an election timeout. `to`: to this voter, or to none.
+/// If this member leads, asks a member that can take over to do so, and waits until it has, `limit`
+/// in all. Saves the cluster an election timeout. `to`: to this voter, or to none.
 ///
 /// Only a member that says that it may lead is asked: openraft takes no proposals on a leader that
 /// began to hand over, until another one is elected. The story: the one with the most up-to-date
 /// log was recovering and refused; the leader could no longer log the records that ended the
 /// recovery of the others, and nobody could be elected.
 pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
-    let raft = &member.raft;
-    let mut metrics = raft.metrics();
-    let mut candidates = read_metrics(&metrics, transferees);
-    candidates.retain(|id| to.is_none_or(|to| to == *id));
-    let asked = candidates.iter().map(|id| async move { (*id, may_lead(member, *id).await) });
-    let answers = runtime::timeout(limit, join_all(asked)).await.unwrap_or_default();
-    let Some((transferee, _)) = answers.into_iter().find(|(_, may)| *may) else {
-        return;
-    };
-    if raft.trigger().transfer_leader(transferee).await.is_err() {
-        return;
-    }
-    let leads = async {
+    let mut metrics = member.raft.metrics();
+    let handed_over = async {
+        let Some(transferee) = transferee(member, to).await else { return };
+        if member.raft.trigger().transfer_leader(transferee).await.is_err() {
+            return;
+        }
         while read_metrics(&metrics, |seen| seen.state == ServerState::Leader)
             && metrics.changed().await.is_ok()
         {}
     };
-    if runtime::timeout(limit, leads).await.is_none() {
-        tracing::info!(node = %raft.node_id(), %transferee, "the transferee did not take over leadership in time");
+    if runtime::timeout(limit, handed_over).await.is_none() {
+        tracing::info!(node = %member.raft.node_id(), "no member took over leadership in time");
     }
 }
 
-/// Whether a member says that it may take over leadership: it is active, and not drained.
+/// The best voter that says that it may lead. A leader of this moment does not know yet what the
+/// others hold, so it looks again. `None`: this member does not lead, or there is no other voter.
+async fn transferee(member: &LocalMember, to: Option<NodeId>) -> Option<NodeId> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    loop {
+        let mut candidates = with_metrics(&member.raft, |metrics| {
+            let others = metrics.membership_config.voter_ids().any(|id| id != metrics.id);
+            (metrics.state == ServerState::Leader && others).then(|| transferees(metrics))
+        })?;
+        candidates.retain(|id| to.is_none_or(|to| to == *id));
+        let asked = candidates.iter().map(|id| async move { (*id, may_lead(member, *id).await) });
+        let answers = join_all(asked).await;
+        if let Some((transferee, _)) = answers.into_iter().find(|(_, may)| *may) {
+            return Some(transferee);
+        }
+        runtime::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Whether a member says that it may take over leadership: it is active, and not drained. One that
+/// does not answer soon does not keep the leader from asking another.
 async fn may_lead(member: &LocalMember, asked: NodeId) -> bool {
-    transport::ask(&member.identity, &member.addresses, asked)
-        .await
-        .is_some_and(|answer| answer.may_lead)
+    const ANSWER_LIMIT: Duration = Duration::from_millis(200);
+    let answer = transport::ask(&member.identity, &member.addresses, asked);
+    runtime::timeout(ANSWER_LIMIT, answer).await.flatten().is_some_and(|answer| answer.may_lead)
 }

@@ -31,6 +31,7 @@ use std::time::Duration;
 const MEMBERS_MAX: usize = 15;
 /// The longest that one step of a change takes before its caller hears of it.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a record may take until it is applied.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
@@ -381,8 +382,7 @@ impl Reconciler {
         if leaves != self.member.identity.id() {
             return Ok(());
         }
-        let limit = Duration::from_millis(self.member.config.election_max_ms);
-        leadership::hand_over(&self.member, None, limit).await;
+        leadership::hand_over(&self.member, None, leadership::HAND_OVER_LIMIT).await;
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         match metrics.state {
             ServerState::Leader => refused(
@@ -473,13 +473,12 @@ impl Reconciler {
         let to = match to {
             Some(slot) if slot == own.slot() => return Ok(own),
             Some(slot) => {
-                let timeout = Duration::from_millis(self.member.config.election_min_ms);
-                let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
                 let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
                 let Some(voter) = step::voter_of(&voters, slot) else {
                     return refused(format!("slot {slot} has no voter"));
                 };
-                if !healthy.contains(&voter) {
+                let limit = Duration::from_millis(self.member.config.election_max_ms);
+                if runtime::timeout(limit, self.until_healthy(voter)).await.is_none() {
                     return refused(format!("member {voter} is not active and reachable"));
                 }
                 let member = &self.member;
@@ -493,7 +492,7 @@ impl Reconciler {
             }
             None => None,
         };
-        let limit = Duration::from_millis(self.member.config.election_max_ms);
+        let limit = leadership::HAND_OVER_LIMIT;
         leadership::hand_over(&self.member, to, limit).await;
         // The new leader is known with its first message.
         let (leader, _) = self.successor(limit).await.ok_or_else(|| {
@@ -509,8 +508,19 @@ impl Reconciler {
         }
     }
 
+    /// A leader of this moment has not heard of every voter yet.
+    async fn until_healthy(&self, voter: NodeId) {
+        let timeout = Duration::from_millis(self.member.config.election_min_ms);
+        loop {
+            let metrics = with_metrics(&self.member.raft, Clone::clone);
+            if self.ack_modes.healthy(&metrics, &self.member.progress, timeout).contains(&voter) {
+                return;
+            }
+            runtime::sleep(POLL_INTERVAL).await;
+        }
+    }
+
     async fn successor(&self, limit: Duration) -> Option<(NodeId, MemberAddress)> {
-        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let own = self.member.identity.id();
         let known = async {
             loop {

@@ -333,8 +333,7 @@ impl Replica {
         }
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if leads() {
-            let limit = Duration::from_millis(member.config.election_max_ms);
-            leadership::hand_over(member, None, limit).await;
+            leadership::hand_over(member, None, leadership::HAND_OVER_LIMIT).await;
             if leads() {
                 *member.drained.lock() = None;
                 elect();
