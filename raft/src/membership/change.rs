@@ -19,7 +19,7 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
-use crate::durability::leadership;
+use crate::durability::{LocalMember, leadership};
 use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
 use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::Mode;
@@ -477,17 +477,7 @@ impl Reconciler {
                 let Some(voter) = step::voter_of(&voters, slot) else {
                     return refused(format!("slot {slot} has no voter"));
                 };
-                let limit = Duration::from_millis(self.member.config.election_max_ms);
-                if runtime::timeout(limit, self.until_healthy(voter)).await.is_none() {
-                    return refused(format!("member {voter} is not active and reachable"));
-                }
-                let member = &self.member;
-                let answer = transport::ask(&member.identity, &member.addresses, voter).await;
-                if !answer.is_some_and(|answer| answer.may_lead) {
-                    return refused(format!(
-                        "member {voter} may not lead: it recovers, or an operator drains it (`cairn leader drain {slot} --end`)"
-                    ));
-                }
+                self.until_fit_to_lead(voter).await?;
                 Some(voter)
             }
             None => None,
@@ -508,13 +498,25 @@ impl Reconciler {
         }
     }
 
-    /// A leader of this moment has not heard of every voter yet.
-    async fn until_healthy(&self, voter: NodeId) {
-        let timeout = Duration::from_millis(self.member.config.election_min_ms);
+    /// A leader of this moment has not heard of every voter yet, so it looks again for a while.
+    async fn until_fit_to_lead(&self, voter: NodeId) -> Result<(), ChangeError> {
+        let LocalMember { raft, config, progress, identity, addresses, .. } = &*self.member;
+        let timeout = Duration::from_millis(config.election_min_ms);
+        let until = runtime::now() + Duration::from_millis(config.election_max_ms);
         loop {
-            let metrics = with_metrics(&self.member.raft, Clone::clone);
-            if self.ack_modes.healthy(&metrics, &self.member.progress, timeout).contains(&voter) {
-                return;
+            let metrics = with_metrics(raft, Clone::clone);
+            let healthy = self.ack_modes.healthy(&metrics, progress, timeout).contains(&voter);
+            let answer = transport::ask(identity, addresses, voter).await;
+            let reason = match answer.map(|answer| answer.may_lead) {
+                Some(true) if healthy => return Ok(()),
+                Some(false) => format!(
+                    "it recovers, or an operator drains it (`cairn leader drain {} --end`)",
+                    voter.slot()
+                ),
+                _ => "it is not active and reachable".into(),
+            };
+            if runtime::now() > until {
+                return refused(format!("member {voter} may not lead: {reason}"));
             }
             runtime::sleep(POLL_INTERVAL).await;
         }

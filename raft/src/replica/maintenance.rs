@@ -140,8 +140,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Hands leadership over if this member cannot do a leader's work: it cannot read an entry that
-    /// it should send, or its disk stalls. In the second case it takes no writes, and the engine's
+    /// Hands leadership over if this member should not lead: an operator drains it, it cannot read
+    /// an entry that it should send, or its disk stalls. In the last case it takes no writes, and the engine's
     /// timeout ends it only later.
     async fn hand_over_if_unfit(&self) {
         let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
@@ -149,6 +149,10 @@ impl Maintenance {
         let leads = with_metrics(raft, |metrics| metrics.state == ServerState::Leader);
         if leads && engine.status().stalled {
             tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
+            leadership::hand_over(&self.member, None, limit).await;
+        }
+        if leads && self.member.drained_for().is_some() {
+            // It won an election that began before it was drained.
             leadership::hand_over(&self.member, None, limit).await;
         }
         if repairer.take_unreadable_for_long() {

@@ -324,24 +324,21 @@ impl Replica {
         if let Some(reason) = self.stopped() {
             return Err(ChangeError::Stopped(reason));
         }
-        let elect = || member.raft.runtime_config().elect(member.may_campaign());
-        let until = Some(runtime::now() + time).filter(|_| !time.is_zero());
-        *member.drained.lock() = until;
-        elect();
-        if until.is_none() {
-            return Ok(());
-        }
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
-        if leads() {
+        if !time.is_zero() && leads() {
             leadership::hand_over(member, None, leadership::HAND_OVER_LIMIT).await;
             if leads() {
-                *member.drained.lock() = None;
-                elect();
                 return Err(ChangeError::Refused(
                     "this member leads, and no other voter could take over: look at `cairn status`"
                         .into(),
                 ));
             }
+        }
+        let until = Some(runtime::now() + time).filter(|_| !time.is_zero());
+        *member.drained.lock() = until;
+        member.raft.runtime_config().elect(member.may_campaign());
+        if until.is_none() {
+            return Ok(());
         }
         tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
         let drained = Arc::downgrade(member);
