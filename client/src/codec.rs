@@ -39,6 +39,7 @@ macro_rules! bounded_by_their_length {
 bounded_by_their_length!(HelloRequest, GetRequest, ListRequest);
 bounded_by_their_length!(StatusRequest, ScrubRequest, UnsafeRecoveryRequest);
 bounded_by_their_length!(ChangeMembersRequest, SetModeRequest, MoveLeaderRequest, DrainRequest);
+bounded_by_their_length!(FinishUpgradeRequest, FinishUpgradeResponse);
 // A client chose the server whose answers it decodes.
 bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
 bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);

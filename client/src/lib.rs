@@ -83,6 +83,7 @@ mod scrub;
 mod session;
 mod status;
 mod types;
+mod upgrade;
 mod write;
 
 pub use batch::Batch;
@@ -100,3 +101,4 @@ pub use status::{DurabilityStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
     BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo,
 };
+pub use upgrade::{MemberVersion, VersionStatus};

@@ -94,7 +94,8 @@ impl Operator {
     }
 }
 
-/// Who belongs to the cluster, what its acknowledgements mean, and who leads it. The calls without an
+/// Who belongs to the cluster, what its acknowledgements mean, who leads it, and which releases may
+/// run in it. The calls without an
 /// endpoint go to the leader, and follow it until the client's deadline
 /// ([`Options::deadline`](crate::Options::deadline)).
 impl Operator {
@@ -167,6 +168,22 @@ impl Operator {
             stub.operator.drain(request).await.map(drop)
         };
         self.client.ask_one(endpoint, call).await
+    }
+
+    /// Finishes an upgrade: from now on no release of a version below this one runs in the cluster,
+    /// and what the versions up to it brought is used. It is not taken back. A version that the
+    /// cluster has changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], if a member is not known to run a release of that version or a later one.
+    /// [`Error::InvalidRequest`], if it is none: 0. [`Error::NoLeader`], [`Error::Unavailable`] and
+    /// [`Error::DeadlineExceeded`] as a read: then the version may have risen, now or later.
+    pub async fn finish_upgrade(&self, version: u32) -> Result<(), Error> {
+        let call = |mut stub: Stub, request, timeout| async move {
+            let request = stub.request(request, timeout);
+            stub.operator.finish_upgrade(request).await.map(drop)
+        };
+        self.ask_leader(proto::FinishUpgradeRequest { version }, Repeat::Yes, call).await
     }
 
     /// Asks the leader until it answers or the deadline passes.

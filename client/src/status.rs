@@ -11,6 +11,7 @@ use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
+use crate::upgrade::{VersionStatus, version_status};
 use crate::{Client, Error, convert, proto};
 
 /// One node's status and its view of the cluster.
@@ -82,6 +83,8 @@ pub struct NodeStatus {
     pub modes: Option<ModeStatus>,
     /// How much longer the node gives leadership away and does not campaign; `None`: it may lead.
     pub drained: Option<Duration>,
+    /// The versions of the cluster and its members; `None` from a server before versions.
+    pub versions: Option<VersionStatus>,
     /// The latest calls of operators to the node since it started, the oldest first. Its log has
     /// all of them.
     pub operator_calls: Vec<OperatorCall>,
@@ -264,6 +267,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         insecure: status.insecure,
         modes: status.modes.map(mode_status),
         drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
+        versions: status.versions.map(version_status),
         operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
     }
 }
@@ -340,6 +344,10 @@ mod tests {
             operator_calls: vec![proto::OperatorCall { ago_ms: 5, ..Default::default() }],
             modes: Some(proto::Modes { own: "sync".into(), ..Default::default() }),
             drained_ms: 5,
+            versions: Some(proto::Versions {
+                members: vec![proto::MemberVersion { version: 2, ..Default::default() }],
+                ..Default::default()
+            }),
             ..Default::default()
         };
         cairn_fuzz::target!("status" => seed.encode_to_vec()).for_each(|bytes| {
@@ -358,6 +366,9 @@ mod tests {
             assert_eq!(status.storage.is_some(), told.storage.is_some());
             assert_eq!(status.modes.is_some(), told.modes.is_some());
             assert_eq!(status.drained.is_some(), told.drained_ms > 0);
+            let members = |versions: VersionStatus| versions.members.len();
+            let said = told.versions.map(|versions| versions.members.len());
+            assert_eq!(status.versions.map(members), said);
         });
     }
 }

@@ -38,6 +38,7 @@ pub(crate) enum Method {
     SetMode,
     MoveLeader,
     Drain,
+    FinishUpgrade,
 }
 
 impl Method {
@@ -55,6 +56,7 @@ impl Method {
             Method::SetMode => "set-mode",
             Method::MoveLeader => "move-leader",
             Method::Drain => "drain",
+            Method::FinishUpgrade => "finish-upgrade",
         }
     }
 }
@@ -187,6 +189,10 @@ impl Collector for NodeGauges {
         let drained = self.replica.drained_for().is_some();
         out.flag("drained", "1 while an operator keeps this node from leading", drained)?;
         out.modes(in_force(&self.replica, engine.mode))?;
+        let versions = self.replica.versions();
+        out.gauge("version", "The version that this build speaks", u64::from(versions.own))?;
+        let cluster_help = "The cluster's version: no build of a lower one runs in it";
+        out.gauge("cluster_version", cluster_help, u64::from(versions.cluster))?;
         let removed = self.replica.removed_reason().is_some();
         out.flag("removed", "1 once another identity has taken the slot of this node", removed)?;
         let unsynced_acks = engine.unsynced_acks;

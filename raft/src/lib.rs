@@ -22,7 +22,9 @@
 //! - a read is served only after a quorum confirmed the leader in a round that began after the read
 //!   did;
 //! - a command of a session is applied at most once, however often it is retried;
-//! - a message between peers names cluster, sender and receiver, and both sides check.
+//! - a message between peers names cluster, sender and receiver, and both sides check;
+//! - what the build before this one cannot read is written only once the cluster's version allows it,
+//!   and a build that speaks less than that version does not run.
 //!
 //! openraft's types stay inside this crate.
 #![forbid(unsafe_code)]
@@ -43,6 +45,7 @@ pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
 pub use crate::core::machine::Machine;
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
+pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};
 pub use durability::UnsafeRecovery;
 pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};

@@ -48,6 +48,14 @@ async fn a_mode_is_set_at_the_leader_also_after_its_answer_was_lost() {
 }
 
 #[tokio::test]
+async fn an_upgrade_is_finished_at_the_leader_also_after_its_answer_was_lost() {
+    let (cluster, _follower, leader, operator) = two().await;
+    leader.plays([refuse(Reason::NoLeader), Step::ApplyAndBreak]);
+    assert_eq!(operator.finish_upgrade(2).await, Ok(()));
+    assert_eq!(cluster.version(), 2);
+}
+
+#[tokio::test]
 async fn leadership_moves_once_even_if_the_answer_is_lost() {
     let (_, _follower, leader, operator) = two().await;
     leader.plays([Step::ApplyAndBreak]);
@@ -72,6 +80,7 @@ async fn a_refusal_is_final_and_carries_the_servers_words() {
     let changed = operator.change_members(&MemberChange::Remove(1)).await;
     assert_eq!(changed, Err(refused.clone()));
     assert_eq!(operator.set_mode("replicated").await, Err(refused.clone()));
+    assert_eq!(operator.finish_upgrade(2).await, Err(refused.clone()));
     assert_eq!(operator.move_leader(None).await, Err(refused.clone()));
     let minute = Duration::from_secs(60);
     assert_eq!(operator.drain(&leader.address, minute).await, Err(refused.clone()));

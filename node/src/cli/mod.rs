@@ -32,6 +32,7 @@ mod serve;
 mod server_options;
 mod status;
 mod unsafe_recovery;
+mod upgrade;
 mod usage;
 mod zeroing;
 
@@ -95,6 +96,8 @@ enum Command {
     Mode(mode::ModeArgs),
     /// Show who leads, let another member lead, or keep one from leading
     Leader(leader::LeaderArgs),
+    /// Show which versions the members run, or finish an upgrade
+    Upgrade(upgrade::UpgradeArgs),
     /// Recover a cluster in which too many machines lost power at once; may lose acknowledged
     /// writes
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
@@ -164,6 +167,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Members(args) => members::run(args, output).await,
         Command::Mode(args) => mode::run(args, output).await,
         Command::Leader(args) => leader::run(args, output).await,
+        Command::Upgrade(args) => upgrade::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Recover(args) => recover::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,

@@ -86,6 +86,8 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "insecure": node.insecure,
         "drained_ms": node.drained.map(millis),
         "modes": node.modes.as_ref().map(modes_json),
+        "version": node.versions.as_ref().map(|versions| versions.own),
+        "cluster_version": node.versions.as_ref().map(|versions| versions.cluster),
         "unsafe_recoveries": node.unsafe_recoveries,
         "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
         "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),

@@ -9,7 +9,7 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, ReplicaStatus};
+use cairn_raft::{Modes, ReplicaStatus, Versions};
 
 /// Who chose a mode that the node would not have chosen.
 const BY_CLUSTER: &str = "cluster";
@@ -91,6 +91,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             .replica
             .drained_for()
             .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
+        versions: Some(versions(inner.replica.versions())),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -113,6 +114,15 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             .err()
             .unwrap_or_default(),
     }
+}
+
+fn versions(versions: Versions) -> proto::Versions {
+    let members = versions.members.into_iter().map(|member| proto::MemberVersion {
+        node_id: member.id.as_u64(),
+        version: member.version,
+        release: member.release,
+    });
+    proto::Versions { own: versions.own, cluster: versions.cluster, members: members.collect() }
 }
 
 fn operator_call(call: AuditedCall) -> proto::OperatorCall {

@@ -121,11 +121,14 @@ fn slot(number: u32) -> Result<u16, Status> {
     })
 }
 
-fn refused(inner: &Inner, error: ChangeError) -> Status {
+pub(super) fn refused(inner: &Inner, error: ChangeError) -> Status {
     refusal::of_change(inner.no_service(), error)
 }
 
-async fn in_time<T>(budget: Duration, work: impl Future<Output = T>) -> Result<T, Status> {
+pub(super) async fn in_time<T>(
+    budget: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, Status> {
     let late = |_| {
         Status::deadline_exceeded(format!(
             "not done within {} ms; it may still happen, `cairn status` shows whether it did",

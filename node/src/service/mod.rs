@@ -19,6 +19,7 @@ mod multiplexed;
 mod operator;
 mod read;
 mod scrub;
+mod upgrade;
 mod write;
 
 use crate::access::audit::Audit;

@@ -1,9 +1,10 @@
-//! The service for operators: what gives up data, changes members, mode or leader, or scrubs.
+//! The service for operators: what gives up data, changes members, mode or leader, finishes an upgrade,
+//! or scrubs.
 //!
 //! What holds here: each call passes [`KvService::operator_call`], which checks the caller's role
 //! and audits the call, whether it is allowed or refused.
 
-use super::{KvService, membership, scrub};
+use super::{KvService, membership, scrub, upgrade};
 use crate::access::Need;
 use crate::access::audit::End;
 use crate::admission::caller::Caller;
@@ -63,6 +64,7 @@ impl Audited for proto::ScrubResponse {}
 impl Audited for proto::SetModeResponse {}
 impl Audited for proto::MoveLeaderResponse {}
 impl Audited for proto::DrainResponse {}
+impl Audited for proto::FinishUpgradeResponse {}
 impl Audited for proto::ChangeMembersResponse {
     fn end(&self) -> End<'_> {
         match self.waits_for.as_str() {
@@ -146,6 +148,18 @@ impl proto::operator_server::Operator for KvService {
         };
         let work = |asked: proto::MoveLeaderRequest| async move {
             membership::move_leader(&self.inner, &asked, budget).await
+        };
+        self.operator_call(call, request, arguments, work).await
+    }
+
+    async fn finish_upgrade(
+        &self,
+        request: Request<proto::FinishUpgradeRequest>,
+    ) -> Result<Response<proto::FinishUpgradeResponse>, Status> {
+        let (call, budget) = ((Method::FinishUpgrade, Need::Operator), self.budget(&request));
+        let arguments = |asked: &proto::FinishUpgradeRequest| format!("version {}", asked.version);
+        let work = |asked: proto::FinishUpgradeRequest| async move {
+            upgrade::finish(&self.inner, &asked, budget).await
         };
         self.operator_call(call, request, arguments, work).await
     }

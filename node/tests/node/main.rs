@@ -30,4 +30,5 @@ mod reload;
 mod support;
 mod tls;
 mod unsafe_recovery;
+mod upgrade;
 mod wire;

@@ -221,6 +221,13 @@ impl Operator for Member {
     async fn drain(&self, _: Request<proto::DrainRequest>) -> Answer<proto::DrainResponse> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn finish_upgrade(
+        &self,
+        _: Request<proto::FinishUpgradeRequest>,
+    ) -> Answer<proto::FinishUpgradeResponse> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

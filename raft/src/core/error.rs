@@ -1,6 +1,7 @@
 //! What can go wrong in a replica. Each error tells the caller what became of its request.
 
 use super::ids::{MemberAddress, NodeId};
+use super::version::TooOld;
 use tonic::Status;
 
 /// An error of starting or stopping a replica.
@@ -16,6 +17,9 @@ pub enum Error {
     /// What the engine holds cannot be read as a replica's state.
     #[error("the stored state cannot be read: {0}")]
     State(String),
+    /// This build is too old for the cluster.
+    #[error(transparent)]
+    TooOld(#[from] TooOld),
     /// Replication stopped.
     #[error("replication stopped: {0}")]
     Stopped(String),

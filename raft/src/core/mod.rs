@@ -3,6 +3,7 @@
 //!
 //! What holds here: nothing on this floor uses a floor above it.
 
+pub(crate) mod boot;
 pub(crate) mod codec;
 pub(crate) mod command;
 pub(crate) mod config;
@@ -14,3 +15,4 @@ pub(crate) mod proto;
 pub(crate) mod raft_metrics;
 pub(crate) mod runtime;
 pub(crate) mod types;
+pub(crate) mod version;

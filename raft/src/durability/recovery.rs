@@ -125,7 +125,8 @@ impl LocalMember {
                 if !led {
                     tracing::warn!(%node, "leading by an unsafe-recovery grant: what no member holds any more is discarded");
                 }
-                self.records.propose(vote, node, epoch, true);
+                let own = self.identity.identities.loggable(&self.identity.boot());
+                self.records.propose(vote, node, own, true);
             }
             led = is_candidate && leading.is_some();
             runtime::sleep(POLL_INTERVAL).await;

@@ -70,7 +70,7 @@ pub enum ChangeError {
 
 type Changed = Result<Option<String>, ChangeError>;
 
-fn refused<T>(reason: impl Into<String>) -> Result<T, ChangeError> {
+pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, ChangeError> {
     Err(ChangeError::Refused(reason.into()))
 }
 
@@ -79,14 +79,14 @@ fn waits(reason: impl Into<String>) -> Changed {
 }
 
 /// What a leader sees when an operator asks for a change.
-struct Seen {
+pub(super) struct Seen {
     metrics: RaftMetrics<TypeConfig>,
     voters: BTreeSet<NodeId>,
     healthy: BTreeSet<NodeId>,
 }
 
 impl Seen {
-    fn membership(&self) -> &Membership {
+    pub(super) fn membership(&self) -> &Membership {
         self.metrics.membership_config.membership()
     }
 }
@@ -133,7 +133,7 @@ impl Reconciler {
     }
 
     /// What this leader sees, or what a change waits for.
-    fn seen(&self) -> Result<Result<Seen, String>, ChangeError> {
+    pub(super) fn seen(&self) -> Result<Result<Seen, String>, ChangeError> {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         if let Err(fatal) = &metrics.running_state {
             return Err(ChangeError::Stopped(fatal.to_string()));

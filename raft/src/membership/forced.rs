@@ -16,6 +16,7 @@ use crate::core::codec;
 use crate::core::error::Error;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{Membership, Payload, Vote};
+use crate::core::version;
 use crate::storage::log_store::{encode_vote, stored_vote};
 use crate::storage::state_machine::Image;
 use crate::transport::identity::{generation_text, is_uninitialized};
@@ -45,7 +46,7 @@ impl Survivor {
     /// What the directory of this engine says.
     ///
     /// # Errors
-    /// `State`, if what it holds cannot be read.
+    /// `State`, if what it holds cannot be read; `TooOld`, if a later release is needed for that.
     pub fn of(engine: &Engine) -> Result<Survivor, Error> {
         let own = engine.identity();
         let membership = last_membership(engine)?;
@@ -67,6 +68,7 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
 /// The last membership of the log, applied or not.
 fn last_membership(engine: &Engine) -> Result<Membership, Error> {
     let image = Image::decode(&engine.view(GROUP).machine()).map_err(unreadable)?;
+    version::check(image.version)?;
     let mut membership = image.membership.membership().clone();
     let Some(last) = engine.log_bounds(GROUP).last else { return Ok(membership) };
     let mut next = engine.applied(GROUP).map_or(0, |applied| applied.index + 1);

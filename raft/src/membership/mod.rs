@@ -41,6 +41,10 @@
 //! others. Never is a voter added in one change and the other removed in a later one. If the
 //! learner loses power with acknowledged writes unsynced, it recovers in place like any member.
 //!
+//! **Versions.** The log says which version each member's build speaks, and which one the cluster
+//! has. An operator raises it when every member runs at least that. No membership changes while that
+//! is under way.
+//!
 //! **Addresses.** The log says where each member is reached. A member that starts elsewhere
 //! announces its new addresses to all that it knows, to the seeds, and to those of which they tell.
 //! Whoever hears it asks it there, and uses the addresses once it has answered. The leader logs
@@ -55,6 +59,7 @@ mod reconciler;
 mod replaceable_voter;
 mod seen;
 mod step;
+mod upgrade;
 
 pub use change::{ChangeError, MemberChange};
 pub(crate) use contact::Outreach;

@@ -35,8 +35,9 @@ const PENDING_MAX: usize = 64;
 pub(crate) struct Reconciler {
     pub(super) member: Arc<LocalMember>,
     pub(super) ack_modes: Arc<AckModes>,
-    /// Operators' changes are made one after another.
-    pub(super) changing: futures::lock::Mutex<()>,
+    /// Changes are made one after another: those of operators, those of this task, and a new version
+    /// of the cluster.
+    pub(super) changing: Arc<futures::lock::Mutex<()>>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last checked.
     leads: Mutex<Option<Leads>>,
@@ -72,7 +73,7 @@ impl Reconciler {
         Reconciler {
             member,
             ack_modes,
-            changing: futures::lock::Mutex::default(),
+            changing: Arc::default(),
             pending_joins: Mutex::default(),
             leads: Mutex::default(),
             asked: Mutex::default(),
@@ -127,12 +128,16 @@ impl Reconciler {
     }
 
     /// The recent requests, by slot.
-    pub(super) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
+    pub(crate) fn fresh_joins(&self) -> BTreeMap<u16, PendingJoin> {
         let now = runtime::now();
         let mut asked = self.pending_joins.lock();
-        let removed = |id| self.member.identity.identities.is_removed(id);
-        asked.retain(|_, (known, at)| now - *at < REQUEST_LIFETIME && !removed(known.id));
-        asked.iter().map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect()
+        let identities = &self.member.identity.identities;
+        asked.retain(|_, (known, at)| {
+            now - *at < REQUEST_LIFETIME && !identities.is_removed(known.id)
+        });
+        // The cluster's version may have risen since.
+        let speaks = asked.iter().filter(|(_, (join, _))| identities.speaks_enough(join.id));
+        speaks.map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect()
     }
 
     /// The voter that the joining node may replace now: after this returned it, the node may
@@ -219,6 +224,7 @@ impl Reconciler {
             self.log_first_mode(&metrics).await;
             // To replace and to add members needs a leader that can judge which ones are silent.
             let can_judge = self.has_led(metrics.current_term);
+            let Some(_one_after_another) = self.changing.try_lock() else { continue };
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
             if let Some(step) = self.next(&metrics).filter(|step| can_judge || needs_none(step)) {
                 if step == Step::Finish && self.gave_way(&metrics).await {
@@ -273,17 +279,16 @@ impl Reconciler {
         now - since >= SILENT_AFTER
     }
 
-    /// Logs the members' boot epochs that the log lacks.
+    /// Logs what the log lacks of the members' boots.
     fn log_epochs(&self, metrics: &RaftMetrics<TypeConfig>) {
-        let known = &self.member.identity.identities;
-        let own = self.member.engine.boot_epoch();
+        let identity = &self.member.identity;
         for (member, _) in metrics.membership_config.nodes() {
             let unlogged = match *member == metrics.id {
-                true => Some(own).filter(|epoch| !known.has_logged(*member, *epoch)),
-                false => known.unlogged(*member),
+                true => identity.identities.unlogged_of(*member, &identity.boot()),
+                false => identity.identities.unlogged(*member),
             };
-            if let Some(epoch) = unlogged {
-                self.member.records.propose(metrics.vote, *member, epoch, false);
+            if let Some(boot) = unlogged {
+                self.member.records.propose(metrics.vote, *member, boot, false);
             }
         }
     }

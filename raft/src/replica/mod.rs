@@ -24,6 +24,7 @@ use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
+use crate::core::version::Versions;
 use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
 use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::Modes;
@@ -298,6 +299,21 @@ impl Replica {
     /// As [`Replica::change_members`].
     pub async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
         self.inner.service.reconciler.set_mode(mode).await.map_err(|error| self.at_leader(error))
+    }
+
+    /// Commits that the cluster's version is this one from now on. No release of a lower version runs
+    /// in the cluster after that, and what the versions up to it brought is used.
+    ///
+    /// # Errors
+    /// As [`Replica::change_members`]. `Refused` if a member is not known to run that version.
+    pub async fn finish_upgrade(&self, version: u32) -> Result<(), ChangeError> {
+        let finished = self.inner.service.reconciler.finish_upgrade(version).await;
+        finished.map_err(|error| self.at_leader(error))
+    }
+
+    /// Which version this build speaks, and those of the cluster and its members by the log.
+    pub fn versions(&self) -> Versions {
+        status::versions(&self.inner.member.identity.identities)
     }
 
     /// What acknowledgements mean in the cluster and on this member.

@@ -4,6 +4,7 @@
 //! that it would take for a broken invariant; votes pass through the gate.
 
 use super::append_capacity::AppendCapacity;
+use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::proto::append_response::Kind;
@@ -470,7 +471,8 @@ impl Peer for PeerService {
     ) -> Answered<proto::RecoverResponse> {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
-        let epoch = identity::epoch_of(request.envelope.as_ref());
+        let boot =
+            request.envelope.as_ref().map(Boot::announced).ok_or(Malformed("no envelope"))?;
         let LocalMember { identity, raft, records, .. } = &*self.member;
         let (vote, leads) = with_metrics(raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
@@ -480,8 +482,9 @@ impl Peer for PeerService {
         }
         let allowed = raft.trigger().allow_next_revert(&sender, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        self.ack_modes.recovering(sender, epoch);
-        records.propose(vote, sender, epoch, request.unsafe_recovery);
+        self.ack_modes.recovering(sender, boot.epoch);
+        let loggable = identity.identities.loggable(&boot);
+        records.propose(vote, sender, loggable, request.unsafe_recovery);
         tracing::info!(node = %identity.id(), member = %sender, "helping a member recover; its boot-epoch record will be proposed");
         Ok(Response::new(proto::RecoverResponse {
             envelope: identity.to(sender),

@@ -14,7 +14,7 @@ use crate::core::config::ReplicaConfig;
 use crate::core::error::Error;
 use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
-use crate::core::runtime;
+use crate::core::{codec, runtime, version};
 use crate::durability::{AckModes, EpochRecords, Gate, LocalMember, Policy};
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
@@ -63,8 +63,18 @@ fn bounded(config: ReplicaConfig, engine: &Engine) -> ReplicaConfig {
     ReplicaConfig { max_sessions, ..config }
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Error {
-    Error::State(error.to_string())
+/// Why the log cannot be read or applied. If a later release wrote to it, it has the record of the
+/// version that this needs.
+fn of_log(engine: &Engine, error: impl std::fmt::Display) -> Error {
+    let bounds = engine.log_bounds(GROUP);
+    let first = bounds.purged.map_or(0, |purged| purged.index + 1);
+    let end = bounds.last.map_or(first, |last| last.index + 1);
+    let metas = engine.read_metas(GROUP, first..end, usize::MAX);
+    let versions = metas.iter().filter_map(|(_, meta)| codec::decode_version(meta));
+    match versions.max().map(version::check) {
+        Some(Err(too_old)) => too_old.into(),
+        _ => Error::State(error.to_string()),
+    }
 }
 
 /// Builds openraft, which re-applies what was applied before the last restart, and the parts that
@@ -90,8 +100,7 @@ async fn build(
     let settings = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
     terms::warn_if_misled(&engine, id);
     let machine =
-        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
-            .map_err(unreadable)?;
+        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())?;
     let policy =
         Policy { gate: gate.clone(), ack_modes: ack_modes.clone(), metrics: metrics.clone() };
     let connections = Connections::new(
@@ -102,7 +111,8 @@ async fn build(
         answer_timeout(&config),
     );
     let log = LogStore::new(engine.clone(), repairer.clone(), modes.clone());
-    let raft = Raft::build(id, settings, connections, log, machine).await.map_err(unreadable)?;
+    let raft = Raft::build(id, settings, connections, log, machine).await;
+    let raft = raft.map_err(|error| of_log(&engine, error))?;
     metrics.set(raft.metrics());
     Ok(LocalMember {
         identity,

@@ -1,8 +1,11 @@
 //! The status of a replica.
 
+use crate::core::boot::Boot;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{TypeConfig, engine_log_id};
+use crate::core::version::{MemberVersion, VERSION, Versions};
 use crate::durability::leadership;
+use crate::storage::state_machine::identities::Identities;
 use crate::transport::Addresses;
 use cairn_engine::{Engine, LogId, MemberState};
 use openraft::{RaftMetrics, ServerState};
@@ -79,6 +82,21 @@ pub struct ReplicaStatus {
     pub membership_log_id: Option<LogId>,
     /// Why it has stopped serving, if it has.
     pub stopped_reason: Option<String>,
+}
+
+/// The versions that a member with this knowledge knows.
+pub(super) fn versions(identities: &Identities) -> Versions {
+    let logged = identities.logged();
+    let member = |(id, boot): (&NodeId, &Boot)| MemberVersion {
+        id: *id,
+        version: boot.version,
+        release: boot.release.to_string(),
+    };
+    Versions {
+        own: VERSION,
+        cluster: identities.version(),
+        members: logged.iter().map(member).collect(),
+    }
 }
 
 /// The status of a replica with these metrics.

@@ -28,7 +28,7 @@ impl Progress {
 
     /// Everything up to `through` is visible, and this is the image there.
     pub(crate) fn publish(&self, image: &Image, through: Option<LogId>) {
-        self.identities.set_logged(&image.boot_epochs, &image.removed);
+        self.identities.set_logged(&image.boot_epochs, &image.removed, image.version);
         *self.unsafe_recoveries.lock() = image.unsafe_recoveries;
         if let Some(through) = through {
             self.modes.applied(through.index, image.mode, image.mode_index);

@@ -220,6 +220,7 @@ impl Addresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::boot::Boot;
     use crate::core::runtime;
     use crate::core::types::{Membership, StoredMembership};
     use openraft::RaftMetrics;
@@ -233,6 +234,10 @@ mod tests {
 
     fn epoch(number: u64) -> BootEpoch {
         BootEpoch { number, nonce: 10 * number }
+    }
+
+    fn boot(number: u64) -> Boot {
+        Boot { epoch: epoch(number), version: 1, release: Arc::default() }
     }
 
     /// Members 1 and 2, in the log at `a` and `b`; this is member 1, which advertises `a`.
@@ -251,7 +256,7 @@ mod tests {
     fn an_announced_address_is_used_once_the_member_answered_there_and_before_the_one_in_the_log() {
         let identities = Identities::default();
         let (addresses, _metrics) = addresses(&identities);
-        identities.observe(OTHER, epoch(4), &[]).unwrap();
+        identities.observe(OTHER, &boot(4), &[]).unwrap();
         assert_eq!(addresses.of(OTHER, None), ["b:2"]);
         addresses.announced(OTHER, epoch(4), at("new"));
         assert_eq!(addresses.of(OTHER, None), ["b:2"], "nobody answered there");
@@ -270,9 +275,9 @@ mod tests {
     fn what_a_member_announced_is_void_after_its_next_start() {
         let identities = Identities::default();
         let (addresses, _metrics) = addresses(&identities);
-        identities.observe(OTHER, epoch(4), &[]).unwrap();
+        identities.observe(OTHER, &boot(4), &[]).unwrap();
         addresses.answered(OTHER, epoch(4), at("new"));
-        identities.observe(OTHER, epoch(5), &[40]).unwrap();
+        identities.observe(OTHER, &boot(5), &[40]).unwrap();
         assert_eq!(addresses.of(OTHER, None), ["b:2"]);
         assert!(addresses.moved().is_empty());
         // An answer of the former boot arrives late.

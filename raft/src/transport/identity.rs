@@ -11,14 +11,20 @@
 //! message in the name of a slot is taken only from the member of that slot. This is checked before
 //! anything that the message says is recorded. The other way round, a connection is made to the
 //! member of a slot, and nobody else can answer on it.
+//!
+//! A message also says which version its sender's build speaks. One that speaks less than the
+//! cluster's version cannot read what the others write: it is not heard, neither when it asks nor
+//! when it answers.
 
 use super::formation::Formation;
 use super::machines::Machines;
 use super::terms::{Sender, Terms};
+use crate::core::boot::Boot;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
 use crate::core::runtime;
+use crate::core::version::{Feature, RELEASE, VERSION};
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
 use cairn_tls::{CertificateName, Remote, Tls};
@@ -50,6 +56,8 @@ pub(crate) struct PeerIdentity {
     tls: Option<Tls>,
     /// When a message under another member's certificate was last logged.
     foreign_logged: Arc<Mutex<Option<runtime::Instant>>>,
+    /// When a message of a member that speaks too little was last logged.
+    old_logged: Arc<Mutex<Option<runtime::Instant>>>,
 }
 
 /// An answer, which names its sender and receiver.
@@ -72,8 +80,8 @@ enveloped! {
     SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
 }
 
-/// The time between two log lines about messages under another member's certificate.
-const FOREIGN_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The time between two log lines about messages that are refused for one cause.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The version of the protocol between members that this release speaks.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -99,6 +107,7 @@ impl PeerIdentity {
             terms: Terms::of(engine),
             tls: None,
             foreign_logged: Arc::default(),
+            old_logged: Arc::default(),
         }
     }
 
@@ -133,11 +142,18 @@ impl PeerIdentity {
             terms: Terms::default(),
             tls: None,
             foreign_logged: Arc::default(),
+            old_logged: Arc::default(),
         }
     }
 
     pub(crate) fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// This boot of this member.
+    pub(crate) fn boot(&self) -> Boot {
+        let release = if Feature::Releases.is_known() { RELEASE } else { "" };
+        Boot { epoch: self.epoch, version: VERSION, release: release.into() }
     }
 
     /// For checking the votes that `sender` sends.
@@ -147,12 +163,15 @@ impl PeerIdentity {
 
     /// The envelope of a message to `receiver`.
     pub(crate) fn to(&self, receiver: NodeId) -> Option<Envelope> {
+        let Boot { epoch, version, release } = self.boot();
         Some(Envelope {
             cluster: self.cluster.to_string(),
             sender: self.id.as_u64(),
             receiver: receiver.as_u64(),
-            boot_epoch: self.epoch.number,
-            boot_nonce: self.epoch.nonce,
+            boot_epoch: epoch.number,
+            boot_nonce: epoch.nonce,
+            version,
+            release: release.to_string(),
             fencing_history: self.fencing_history.to_vec(),
             protocol: PROTOCOL,
             kernel: self.machines.own().kernel,
@@ -252,7 +271,7 @@ impl PeerIdentity {
         );
         let now = runtime::now();
         let mut logged = self.foreign_logged.lock();
-        if logged.is_none_or(|last| now - last >= FOREIGN_LOG_INTERVAL) {
+        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
             *logged = Some(now);
             let address = remote.address.map(|address| address.to_string()).unwrap_or_default();
             tracing::warn!(node = %self.id, address, "refused: {reason}");
@@ -291,6 +310,26 @@ impl PeerIdentity {
                 self.id
             ))),
         }
+    }
+
+    /// Refuses a build that cannot read what the members of this cluster write.
+    fn check_version(&self, sender: NodeId, boot: &Boot) -> Result<(), Status> {
+        let cluster = self.identities.version();
+        if boot.version >= cluster {
+            return Ok(());
+        }
+        let reason = format!(
+            "member {sender} speaks version {}, and the cluster's is {cluster}: start a release of version {cluster} or later \
+             there",
+            boot.version
+        );
+        let now = runtime::now();
+        let mut logged = self.old_logged.lock();
+        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            *logged = Some(now);
+            tracing::warn!(node = %self.id, "refused: {reason}");
+        }
+        Err(refused(reason))
     }
 
     fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
@@ -333,9 +372,11 @@ impl PeerIdentity {
                 self.id
             )));
         }
+        let boot = Boot::announced(envelope);
+        self.check_version(sender, &boot)?;
         // A boot epoch that is earlier than one already known, or another boot of the same number.
-        let epoch = epoch_of(Some(envelope));
-        match self.identities.observe(sender, epoch, &envelope.fencing_history) {
+        let epoch = boot.epoch;
+        match self.identities.observe(sender, &boot, &envelope.fencing_history) {
             Ok(()) => {
                 self.machines.observe(sender, envelope);
                 Ok(sender)
@@ -405,6 +446,7 @@ mod tests {
             boot_epoch,
             boot_nonce,
             protocol: PROTOCOL,
+            version: VERSION,
             ..Envelope::default()
         }
     }
@@ -428,6 +470,7 @@ mod tests {
             terms: Terms::default(),
             tls: None,
             foreign_logged: Arc::default(),
+            old_logged: Arc::default(),
         }
     }
 
@@ -459,7 +502,7 @@ mod tests {
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(&Remote::default(), Some(&message)).unwrap();
-        identities.set_logged(&Arc::default(), &Arc::new([old].into()));
+        identities.set_logged(&Arc::default(), &Arc::new([old].into()), 0);
         assert!(
             here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err().code()
                 == REFUSED_IDENTITY
@@ -592,6 +635,44 @@ mod tests {
     }
 
     #[test]
+    fn a_build_that_speaks_less_than_the_clusters_version_is_neither_heard_nor_recorded() {
+        let identities = Identities::default();
+        let here = member(identities.clone());
+        let other = NodeId::new(2, 22);
+        let sent = |boot_epoch, version| {
+            let envelope = envelope_of("blue", other, NodeId::new(1, 11), boot_epoch, 1);
+            Envelope { version, ..envelope }
+        };
+        let request =
+            |sent: Envelope| here.sender_of_request(&Remote::default(), Some(&sent)).map(drop);
+        let refused = |sent: Envelope, cluster: u32| {
+            for refusal in [
+                request(sent.clone()).unwrap_err(),
+                here.sender_of_hello(&Remote::default(), Some(&sent), 1).unwrap_err(),
+                here.check_answer(&answer(sent.clone()), other).unwrap_err(),
+            ] {
+                assert_eq!(refusal.code(), Code::FailedPrecondition);
+                for part in [
+                    format!("speaks version {}", sent.version),
+                    format!("the cluster's is {cluster}"),
+                    format!("start a release of version {cluster}"),
+                ] {
+                    assert!(refusal.message().contains(&part), "{}", refusal.message());
+                }
+            }
+        };
+        // A release before versions is not heard by any.
+        refused(sent(1, 0), 1);
+        request(sent(1, 1)).unwrap();
+        // One that speaks more is: it is upgraded first.
+        request(sent(1, 3)).unwrap();
+        identities.set_logged(&Arc::default(), &Arc::default(), 3);
+        refused(sent(9, 2), 3);
+        // Nothing of the refused one was recorded: its boot epoch would shut out this one.
+        request(sent(2, 3)).unwrap();
+    }
+
+    #[test]
     fn a_request_without_an_envelope_is_refused() {
         assert!(here().sender_of_request(&Remote::default(), None).is_err());
     }
@@ -636,6 +717,7 @@ mod tests {
             };
             let sent = sent.unwrap();
             assert_eq!((sent.cluster.as_str(), sent.protocol), ("blue", PROTOCOL));
+            assert!(sent.version > 0);
             assert!(sender == own || sender.slot() != own.slot());
             assert_eq!(slot.is_ok(), message.receiver_slot <= 1);
             assert_eq!(request.is_ok(), sent.receiver == own.as_u64());

@@ -58,6 +58,7 @@ struct Store {
     /// Changes of members that were asked for.
     changes: Vec<proto::ChangeMembersRequest>,
     mode: String,
+    version: u32,
     results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
 }
 
@@ -96,6 +97,11 @@ impl Cluster {
     /// The mode that was set last.
     pub fn mode(&self) -> String {
         self.store.lock().unwrap().mode.clone()
+    }
+
+    /// The version to which an upgrade was finished.
+    pub fn version(&self) -> u32 {
+        self.store.lock().unwrap().version
     }
 
     pub fn advance(&self, index: u64) {
@@ -344,6 +350,17 @@ impl Operator for Node {
                 client_address: "10.0.0.9:7400".to_owned(),
             };
             proto::MoveLeaderResponse { leader: Some(leader) }
+        })
+        .await
+    }
+
+    async fn finish_upgrade(
+        &self,
+        request: Request<proto::FinishUpgradeRequest>,
+    ) -> Answer<proto::FinishUpgradeResponse> {
+        self.perform(request, |store, asked| {
+            store.version = asked.version;
+            proto::FinishUpgradeResponse {}
         })
         .await
     }

@@ -33,9 +33,21 @@ pub struct Ran {
     pub stderr: String,
 }
 
+/// The build under test.
+pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
+
 /// `cairn` with these arguments in this folder, without the CAIRN_ variables of the environment.
 pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    command_of(Path::new(CAIRN), folder, arguments)
+}
+
+/// The same of another build.
+fn command_of<S: AsRef<std::ffi::OsStr>>(
+    program: &Path,
+    folder: &Path,
+    arguments: &[S],
+) -> Command {
+    let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("CAIRN_") {
             command.env_remove(variable);
@@ -127,6 +139,7 @@ pub struct Cluster {
 }
 
 struct Server {
+    program: PathBuf,
     config: PathBuf,
     log: PathBuf,
     data: PathBuf,
@@ -138,7 +151,8 @@ impl Server {
     fn start(&mut self, folder: &Path) {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
-        let mut command = command(
+        let mut command = command_of(
+            &self.program,
             folder,
             &["serve", "--stop-with-stdin", "--config", self.config.to_str().expect("text")],
         );
@@ -150,6 +164,12 @@ impl Server {
 
 /// A running node that is to take over a slot. Killed when dropped.
 pub struct Successor(Server);
+
+impl Successor {
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.0.log).unwrap_or_default()
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -241,6 +261,7 @@ impl Cluster {
             let ran = run(folder.path(), &["format", "--config", config.to_str().expect("text")]);
             assert_eq!(ran.code, 0, "{}", ran.stderr);
             nodes.push(Server {
+                program: CAIRN.into(),
                 config,
                 log: folder.path().join(format!("{slot}.log")),
                 data: dir,
@@ -306,6 +327,16 @@ impl Cluster {
         let mut process = self.nodes[node].process.take().expect("it runs");
         drop(process.stdin.take());
         finish(process).code
+    }
+
+    /// Waits for the end of a node that ends by itself, and returns its exit code.
+    pub fn ended(&mut self, node: usize) -> i32 {
+        finish(self.nodes[node].process.take().expect("it was started")).code
+    }
+
+    /// Lets another build run the node from its next start on.
+    pub fn install(&mut self, node: usize, program: &Path) {
+        self.nodes[node].program = program.to_owned();
     }
 
     /// Sends a signal, such as `HUP`, to a running node.
@@ -395,7 +426,8 @@ impl Cluster {
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         let log = old.log.with_extension("next.log");
         let client_address = own[0].clone();
-        let mut server = Server { config, log, data, client_address, process: None };
+        let program = CAIRN.into();
+        let mut server = Server { program, config, log, data, client_address, process: None };
         server.start(self.folder.path());
         Successor(server)
     }

@@ -47,6 +47,7 @@ async fn send_each(
         boot_nonce: 7,
         fencing_history: vec![],
         protocol: 1,
+        version: cairn_raft::VERSION,
         ..Default::default()
     });
     let candidate = Some(Vote { term: term + 5, node_id: sender, committed: false });

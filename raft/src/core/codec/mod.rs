@@ -1,23 +1,26 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership | unsafe recovery | boot epoch | mode |
-//! |---|---|---|---|---|---|---|
-//! | 1 | 0 | 1 | 2 | 3 | 4 | 5 |
-//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | | | 1 `device`, 2 `replicated`, 3 `sync` |
-//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | | |
-//! | varint | | number of operations | | | |
-//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce (8 each, little-endian) | |
+//! | bytes | blank | command | membership | unsafe recovery | boot epoch | mode | version |
+//! |---|---|---|---|---|---|---|---|
+//! | 1 | 0 | 1 | 2 | 3 | 4 | 5 | 6 |
+//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | | | 1 `device`, 2 `replicated`, 3 `sync` | |
+//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | | | |
+//! | varint | | number of operations | | | | |
+//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | | | |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce, version (8 each, little-endian); release | | the cluster's version (8, little-endian) |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2
-//! exists, 3 version. A put's value is the entry's next value.
+//! exists, 3 version. A put's value is the entry's next value. A boot epoch that a release before
+//! versions logged has none; a release is there from version 2 of the cluster on.
 //!
 //! What holds here: decoding refuses bytes that encoding cannot have produced, and never panics.
 
+use super::boot::Boot;
 use super::command::{Command, Condition, Operation, Session};
 use super::error::Malformed;
 use super::ids::NodeId;
 use super::types::{Membership, Payload, Proposal};
+use super::version::{Feature, RELEASE_BYTES_MAX, UNREADABLE_ENTRY};
 use super::{convert, proto};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use cairn_engine::{BootEpoch, Mode};
@@ -34,11 +37,15 @@ const MEMBERSHIP: u8 = 2;
 const UNSAFE_RECOVERY: u8 = 3;
 const EPOCH: u8 = 4;
 const MODE: u8 = 5;
+const CLUSTER_VERSION: u8 = 6;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
 const UNSAFE_RECOVERY_BYTES: usize = 9;
-const EPOCH_BYTES: usize = 25;
+const CLUSTER_VERSION_BYTES: usize = 9;
+/// As a release before versions logged it.
+const EPOCH_WITHOUT_VERSION_BYTES: usize = 25;
+const EPOCH_BYTES: usize = 33;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -126,13 +133,14 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
 /// The unsafe-recovery record: an operator let this member lead, and so discarded what no member
 /// held any more.
 pub(crate) fn encode_unsafe_recovery(member: NodeId) -> Proposal {
-    record(UNSAFE_RECOVERY, &[member.as_u64()])
+    record(UNSAFE_RECOVERY, &[member.as_u64()], "")
 }
 
-fn record(kind: u8, numbers: &[u64]) -> Proposal {
-    let mut meta = BytesMut::with_capacity(1 + size_of_val(numbers));
+fn record(kind: u8, numbers: &[u64], text: &str) -> Proposal {
+    let mut meta = BytesMut::with_capacity(1 + size_of_val(numbers) + text.len());
     meta.put_u8(kind);
     numbers.iter().for_each(|number| meta.put_u64_le(*number));
+    meta.put_slice(text.as_bytes());
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
@@ -142,17 +150,38 @@ pub(crate) fn is_unsafe_recovery(meta: &[u8]) -> bool {
 }
 
 /// The boot-epoch record: a member began this boot.
-pub(crate) fn encode_epoch(member: NodeId, epoch: BootEpoch) -> Proposal {
-    record(EPOCH, &[member.as_u64(), epoch.number, epoch.nonce])
+pub(crate) fn encode_boot(member: NodeId, boot: &Boot) -> Proposal {
+    let Boot { epoch, version, release } = boot;
+    let numbers = [member.as_u64(), epoch.number, epoch.nonce, u64::from(*version)];
+    record(EPOCH, &numbers, release)
 }
 
-/// The member and boot epoch of a boot-epoch record; `None` for another kind of entry.
-pub(crate) fn decode_epoch(mut meta: &[u8]) -> Option<(NodeId, BootEpoch)> {
-    if meta.len() != EPOCH_BYTES || meta.get_u8() != EPOCH {
+/// The member and boot of a boot-epoch record; `None` for another kind of entry.
+pub(crate) fn decode_boot(mut meta: &[u8]) -> Option<(NodeId, Boot)> {
+    let whole = meta.len() == EPOCH_WITHOUT_VERSION_BYTES || meta.len() >= EPOCH_BYTES;
+    if !whole || meta.get_u8() != EPOCH {
         return None;
     }
     let member = NodeId::from_u64(meta.get_u64_le());
-    Some((member, BootEpoch { number: meta.get_u64_le(), nonce: meta.get_u64_le() }))
+    let epoch = BootEpoch { number: meta.get_u64_le(), nonce: meta.get_u64_le() };
+    let version = if meta.is_empty() { 0 } else { u32::try_from(meta.get_u64_le()).ok()? };
+    let release = std::str::from_utf8(meta).ok()?;
+    let readable = release.is_empty() || Feature::Releases.is_known();
+    let boot = Boot { epoch, version, release: release.into() };
+    (readable && release.len() <= RELEASE_BYTES_MAX).then_some((member, boot))
+}
+
+/// The version record: from now on the cluster's version is this one, if every member runs it.
+pub(crate) fn encode_version(version: u32) -> Proposal {
+    record(CLUSTER_VERSION, &[u64::from(version)], "")
+}
+
+/// The version of a version record; `None` for another kind of entry.
+pub(crate) fn decode_version(mut meta: &[u8]) -> Option<u32> {
+    if meta.len() != CLUSTER_VERSION_BYTES || meta.get_u8() != CLUSTER_VERSION {
+        return None;
+    }
+    u32::try_from(meta.get_u64_le()).ok()
 }
 
 /// The mode record: the least that an acknowledgement means from now on.
@@ -187,7 +216,10 @@ pub(crate) fn mode_from_number(number: u32) -> Option<Mode> {
 
 /// Whether the members themselves proposed the entry: it holds no client's command.
 fn is_internal(meta: &[u8]) -> bool {
-    is_unsafe_recovery(meta) || decode_epoch(meta).is_some() || decode_mode(meta).is_some()
+    is_unsafe_recovery(meta)
+        || decode_boot(meta).is_some()
+        || decode_mode(meta).is_some()
+        || decode_version(meta).is_some()
 }
 
 /// The command of an entry's meta.
@@ -201,7 +233,11 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
 
 /// Whether every replica must sync the entry before it acknowledges it.
 pub(crate) fn is_synced(meta: &[u8]) -> bool {
-    matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0) || meta.first() == Some(&MODE)
+    match meta {
+        [COMMAND, flags, ..] => flags & SYNCED != 0,
+        [kind, ..] => matches!(*kind, MODE | CLUSTER_VERSION),
+        [] => false,
+    }
 }
 
 /// Parses a command and calls `each` for every operation. Allocates nothing, so a false count costs
@@ -280,14 +316,14 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&(UNSAFE_RECOVERY | EPOCH | MODE)) if is_internal(&meta) => {
+        Some(&(UNSAFE_RECOVERY | EPOCH | MODE | CLUSTER_VERSION)) if is_internal(&meta) => {
             Ok(Payload::Normal(Proposal { meta, values }))
         }
         Some(&MEMBERSHIP) => {
             let membership = membership_in(&meta)?.ok_or(Malformed("no membership"))?;
             Ok(Payload::Membership(membership))
         }
-        _ => Err(Malformed("an unknown kind")),
+        _ => Err(Malformed(UNREADABLE_ENTRY)),
     }
 }
 

@@ -189,6 +189,61 @@ fn example() -> Command {
     Command { synced: true, session: Some(session), operations }
 }
 
+fn boot(release: &str) -> Boot {
+    Boot { epoch: BootEpoch { number: 3, nonce: 9 }, version: 1, release: release.into() }
+}
+
+/// A number as the records have it.
+fn number(number: u8) -> [u8; 8] {
+    u64::from(number).to_le_bytes()
+}
+
+#[test]
+fn the_records_of_a_boot_and_of_the_clusters_version_have_these_bytes() {
+    let member = NodeId::from_u64(7);
+    let numbers = [number(7), number(3), number(9), number(1)].concat();
+    let written = [&[4], &numbers[..]].concat();
+    assert_eq!(encode_boot(member, &boot("")).meta, written);
+    assert_eq!(decode_boot(&written), Some((member, boot(""))));
+    assert_eq!(encode_version(2).meta, [&[6], &number(2)[..]].concat());
+    assert_eq!(decode_version(&encode_version(2).meta), Some(2));
+    assert!(is_synced(&encode_version(2).meta) && !is_synced(&written));
+}
+
+#[test]
+fn a_boot_of_a_release_before_versions_has_version_0() {
+    let written = [&[4], &[number(7), number(3), number(9)].concat()[..]].concat();
+    let read = decode_boot(&written).unwrap();
+    assert_eq!(read, (NodeId::from_u64(7), Boot { version: 0, ..boot("") }));
+    assert!(validate(written.into(), vec![]).is_ok());
+}
+
+#[test]
+fn a_logged_release_is_read_by_a_build_that_knows_it_and_refused_by_one_before() {
+    let written = encode_boot(NodeId::from_u64(7), &boot("1.2.3")).meta;
+    match Feature::Releases.is_known() {
+        true => assert_eq!(decode_boot(&written), Some((NodeId::from_u64(7), boot("1.2.3")))),
+        false => {
+            let refusal = validate(written, vec![]).unwrap_err().to_string();
+            assert!(refusal.contains("version 1 does not know this kind of entry"), "{refusal}");
+        }
+    }
+    let long = encode_boot(NodeId::from_u64(7), &boot(&"x".repeat(RELEASE_BYTES_MAX + 1))).meta;
+    assert!(validate(long, vec![]).is_err());
+}
+
+#[test]
+fn an_entry_of_a_later_release_is_refused_with_the_version_of_this_one() {
+    for meta in [&[7][..], &[7, 1, 2, 3], &[255; 40], &[6, 1]] {
+        let refusal = validate(Bytes::copy_from_slice(meta), vec![]).unwrap_err().to_string();
+        let named = format!("version {} does not know", crate::core::version::VERSION);
+        assert!(
+            refusal.contains(&named) && refusal.contains("a later release wrote it"),
+            "{refusal}"
+        );
+    }
+}
+
 fn membership() -> Membership {
     let id = NodeId::new(1, 7);
     let address = MemberAddress { peer: "p:1".into(), client: "c:2".into() };
@@ -205,7 +260,10 @@ fn any_bytes_decode_to_an_entry_or_to_an_error() {
         "plain" => encode_command(plain, 10).meta,
         "membership" => encode_membership(&membership()),
         "unsafe_recovery" => encode_unsafe_recovery(NodeId::new(1, 7)).meta,
-        "epoch" => encode_epoch(NodeId::new(1, 7), BootEpoch { number: 3, nonce: 9 }).meta,
+        "epoch" => encode_boot(NodeId::new(1, 7), &boot("")).meta,
+        "epoch_without_version" => encode_boot(NodeId::new(1, 7), &boot("")).meta.slice(..25),
+        "release" => encode_boot(NodeId::new(1, 7), &boot("1.2.3")).meta,
+        "version" => encode_version(2).meta,
     )
     .for_each(|bytes| {
         let meta = Bytes::copy_from_slice(bytes);

@@ -1,11 +1,13 @@
 //! A single replica: its answers to messages out of order, and what the gate withholds.
 
 use super::*;
+use crate::core::boot::Boot;
 use crate::core::config::ReplicaConfig;
 use crate::core::proto::peer_server::Peer;
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
+use crate::core::version::VERSION;
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::Mode;
@@ -14,6 +16,7 @@ use tempfile::TempDir;
 use tonic::{Code, Request};
 
 mod terms;
+mod versions;
 
 /// Member 1.1 of a cluster of two; this test plays the other member, 2.2.
 pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
@@ -24,6 +27,20 @@ pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let replica = Replica::start(config, engine(&folder).await).await.unwrap();
     let service = replica.inner.service.clone();
     (folder, replica, service)
+}
+
+/// The only member of its cluster, once it has logged its own boot. When a leader does that, the
+/// state drops the boots of nodes that are no members.
+async fn alone() -> (TempDir, Replica) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
+    let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
+    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
+    let progress = &replica.inner.member.progress;
+    while !progress.has_epoch(replica.node_id(), replica.engine().boot_epoch()) {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    (folder, replica)
 }
 
 pub(crate) fn other() -> NodeId {
@@ -38,6 +55,7 @@ fn envelope() -> Option<Envelope> {
         boot_epoch: 1,
         boot_nonce: 1,
         protocol: PROTOCOL,
+        version: VERSION,
         ..Envelope::default()
     })
 }
@@ -148,21 +166,14 @@ async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
 /// one of the later boot.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_requests_for_a_record_are_merged() {
-    let folder = tempfile::tempdir().unwrap();
-    let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
-    let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
-    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
+    let (_folder, replica) = alone().await;
     let LocalMember { records, progress, raft, .. } = &*replica.inner.member;
-    // When a leader logs its own record, the state drops the boot epochs of nodes that are no
-    // members: wait for that.
-    while !progress.has_epoch(replica.node_id(), replica.engine().boot_epoch()) {
-        runtime::sleep(Duration::from_millis(5)).await;
-    }
     let vote = with_metrics(raft, |seen| seen.vote);
     let epoch = |number| BootEpoch { number, nonce: number };
+    let boot = |number| Boot { epoch: epoch(number), version: VERSION, release: Arc::default() };
     let unsafe_recoveries = progress.unsafe_recoveries().count;
     for (number, unsafe_recovery) in [(5, true), (6, false), (5, false)] {
-        records.propose(vote, other(), epoch(number), unsafe_recovery);
+        records.propose(vote, other(), boot(number), unsafe_recovery);
     }
     let logged = async {
         while !progress.has_epoch(other(), epoch(6)) {

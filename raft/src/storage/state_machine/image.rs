@@ -3,9 +3,11 @@
 
 use super::identities::{BootEpochsImage, RemovedImage};
 use super::sessions::Sessions;
+use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::StoredMembership;
+use crate::core::version::RELEASE_BYTES_MAX;
 use crate::core::{codec, convert, proto};
 use cairn_engine::{BootEpoch, MachineImage, Mode};
 use prost::Message;
@@ -30,13 +32,15 @@ pub(crate) struct Image {
     pub(crate) sessions: Sessions,
     pub(crate) unsafe_recoveries: UnsafeRecoveries,
     pub(crate) removed: RemovedImage,
-    /// The latest logged boot epoch of each member. In the image because a snapshot may skip the
+    /// The latest logged boot of each member. In the image because a snapshot may skip the
     /// entry.
     pub(crate) boot_epochs: BootEpochsImage,
     /// The least that an acknowledgement means. `None`: not logged yet.
     pub(crate) mode: Option<Mode>,
     /// The index of the entry that set it.
     pub(crate) mode_index: u64,
+    /// The cluster's version; 0: nobody has raised it.
+    pub(crate) version: u32,
 }
 
 impl Image {
@@ -53,7 +57,9 @@ impl Image {
                 last_term: message.last_unsafe_recovery_term,
             },
             removed: Arc::new(message.removed.into_iter().map(NodeId::from_u64).collect()),
-            boot_epochs: Arc::new(message.boot_epochs.iter().map(epoch_from_proto).collect()),
+            boot_epochs: Arc::new(
+                message.boot_epochs.into_iter().map(boot_from_proto).collect::<Result<_, _>>()?,
+            ),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
             mode: match message.mode {
@@ -61,12 +67,13 @@ impl Image {
                 number => Some(codec::mode_from_number(number).ok_or(Malformed("no mode"))?),
             },
             mode_index: message.mode_index,
+            version: message.version,
         })
     }
 }
 
-/// Upper bounds: for a boot epoch or a removed identity, and for a membership.
-const ITEM_BYTES: u64 = 64;
+/// Upper bounds: for a boot or a removed identity, and for a membership.
+const ITEM_BYTES: u64 = 64 + RELEASE_BYTES_MAX as u64;
 const MEMBERSHIP_BYTES: u64 = 16 << 10;
 
 impl MachineImage for Image {
@@ -81,9 +88,10 @@ impl MachineImage for Image {
             last_unsafe_recovery_index: self.unsafe_recoveries.last_index,
             last_unsafe_recovery_term: self.unsafe_recoveries.last_term,
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
-            boot_epochs: self.boot_epochs.iter().map(epoch_to_proto).collect(),
+            boot_epochs: self.boot_epochs.iter().map(boot_to_proto).collect(),
             mode: self.mode.map_or(0, codec::mode_to_number),
             mode_index: self.mode_index,
+            version: self.version,
         };
         message.encode_to_vec()
     }
@@ -94,18 +102,22 @@ impl MachineImage for Image {
     }
 }
 
-fn epoch_from_proto(logged: &proto::MemberEpoch) -> (NodeId, BootEpoch) {
-    (
-        NodeId::from_u64(logged.node_id),
-        BootEpoch { number: logged.boot_epoch, nonce: logged.boot_nonce },
-    )
+fn boot_from_proto(logged: proto::MemberEpoch) -> Result<(NodeId, Boot), Malformed> {
+    if logged.release.len() > RELEASE_BYTES_MAX {
+        return Err(Malformed("a release with a name that is too long"));
+    }
+    let epoch = BootEpoch { number: logged.boot_epoch, nonce: logged.boot_nonce };
+    let boot = Boot { epoch, version: logged.version, release: logged.release.into() };
+    Ok((NodeId::from_u64(logged.node_id), boot))
 }
 
-fn epoch_to_proto((member, epoch): (&NodeId, &BootEpoch)) -> proto::MemberEpoch {
+fn boot_to_proto((member, boot): (&NodeId, &Boot)) -> proto::MemberEpoch {
     proto::MemberEpoch {
         node_id: member.as_u64(),
-        boot_epoch: epoch.number,
-        boot_nonce: epoch.nonce,
+        boot_epoch: boot.epoch.number,
+        boot_nonce: boot.epoch.nonce,
+        version: boot.version,
+        release: boot.release.to_string(),
     }
 }
 
@@ -147,9 +159,16 @@ mod tests {
             last_unsafe_recovery_index: 3,
             last_unsafe_recovery_term: 2,
             removed: vec![5, 6],
-            boot_epochs: vec![proto::MemberEpoch { node_id, boot_epoch: 3, boot_nonce: 9 }],
+            boot_epochs: vec![proto::MemberEpoch {
+                node_id,
+                boot_epoch: 3,
+                boot_nonce: 9,
+                version: 2,
+                release: "1.2.3".into(),
+            }],
             mode: 3,
             mode_index: 4,
+            version: 2,
         }
     }
 

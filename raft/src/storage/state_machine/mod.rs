@@ -16,10 +16,12 @@ pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData
 
 use super::progress::Progress;
 use super::repair::Repairer;
+use crate::core::error::Error;
 use crate::core::ids::GROUP;
 use crate::core::types::{
     RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id,
 };
+use crate::core::version;
 use apply::ApplyBatch;
 use cairn_engine::Engine;
 use futures::{Stream, StreamExt};
@@ -45,13 +47,18 @@ pub(crate) struct StateMachine {
 
 impl StateMachine {
     /// The state as the engine recovered it.
+    ///
+    /// # Errors
+    /// `State`, and `TooOld`: then a later release is needed to read it.
     pub(crate) fn new(
         engine: Engine,
         progress: Arc<Progress>,
         pinned: PinnedSnapshot,
         repairer: Arc<Repairer>,
-    ) -> Result<StateMachine, crate::core::error::Malformed> {
-        let image = Image::decode(&engine.view(GROUP).machine())?;
+    ) -> Result<StateMachine, Error> {
+        let image = Image::decode(&engine.view(GROUP).machine());
+        let image = image.map_err(|error| Error::State(error.to_string()))?;
+        version::check(image.version)?;
         progress.publish(&image, engine.applied(GROUP));
         Ok(StateMachine { engine, image, progress, pinned, repairer })
     }
@@ -82,6 +89,7 @@ impl StateMachine {
         let Some(last) = transitions.last().map(|transition| transition.applied) else {
             return Ok(());
         };
+        version::check(image.version).map_err(io::Error::other)?;
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
         self.image = image;
         self.progress.publish(&self.image, Some(last));

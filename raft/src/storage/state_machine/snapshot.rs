@@ -13,6 +13,7 @@ use crate::core::error::Malformed;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::core::types::{SnapshotMeta, engine_log_id, raft_log_id};
+use crate::core::version;
 use crate::storage::repair::Repairer;
 use bytes::Bytes;
 use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, SnapshotKey, View};
@@ -200,6 +201,7 @@ impl SnapshotData {
             SnapshotData::Incoming(incoming) => *incoming,
             SnapshotData::Outgoing(outgoing) => copy(&outgoing, engine).await?,
         };
+        version::check(incoming.image.version).map_err(io::Error::other)?;
         let bounds = engine.log_bounds(GROUP);
         if bounds.last > Some(applied) && engine.log_id_at(GROUP, applied.index) == Some(applied) {
             // The receiver refuses a snapshot that is applied already, but since that check the log

@@ -3,7 +3,7 @@
 //! What holds here: an entry sees the state after the entries before it, though a batch of entries
 //! reaches the engine at once; all operations of a command see the state before the command.
 
-use super::identities::{add_dropped, log_epoch};
+use super::identities::{add_dropped, behind, log_boot};
 use super::image::{Image, UnsafeRecoveries};
 use super::sessions::SessionCheck;
 use crate::core::codec::{self, StoredCommand, StoredKind};
@@ -81,15 +81,23 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 (Vec::new(), Answer::Nothing)
             }
             Payload::Normal(proposal) => {
-                if let Some((member, epoch)) = codec::decode_epoch(&proposal.meta) {
+                if let Some((member, boot)) = codec::decode_boot(&proposal.meta) {
                     let membership = self.image.membership.membership();
                     let is_member = |id: NodeId| membership.get_node(&id).is_some();
-                    log_epoch(&mut self.image.boot_epochs, member, epoch, is_member);
+                    log_boot(&mut self.image.boot_epochs, member, boot, is_member);
                     (Vec::new(), Answer::Nothing)
                 } else if let Some(mode) = codec::decode_mode(&proposal.meta) {
                     let membership = self.image.membership.membership();
                     if mode != Mode::Replicated || allows_replicated(membership) {
                         (self.image.mode, self.image.mode_index) = (Some(mode), id.index);
+                    }
+                    (Vec::new(), Answer::Nothing)
+                } else if let Some(version) = codec::decode_version(&proposal.meta) {
+                    // A member may have been added, or may have gone back to an older release, since
+                    // the leader looked.
+                    let membership = self.image.membership.membership();
+                    if behind(&self.image.boot_epochs, membership, version).is_empty() {
+                        self.image.version = self.image.version.max(version);
                     }
                     (Vec::new(), Answer::Nothing)
                 } else {

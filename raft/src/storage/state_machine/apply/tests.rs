@@ -1,8 +1,11 @@
 //! Conditions, batches and retries, against a key space of a few lines.
 
 use super::*;
+use crate::core::boot::Boot;
 use crate::core::command::{Command, Condition, Operation, Session};
-use crate::core::types::raft_log_id;
+use crate::core::ids::MemberAddress;
+use crate::core::types::{Membership, raft_log_id};
+use cairn_engine::BootEpoch;
 use openraft::entry::RaftEntry;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -222,6 +225,56 @@ fn an_expired_session_changes_nothing() {
     };
     assert_eq!(model.apply(vec![command]), [Answer::SessionExpired]);
     assert_eq!(model.value("a"), None);
+}
+
+/// The image after these entries, which are no commands.
+fn after(mut image: Image, payloads: impl IntoIterator<Item = Payload>) -> Image {
+    let keys = BTreeMap::<Bytes, (Version, Bytes)>::new();
+    for payload in payloads {
+        let mut batch = ApplyBatch::new(&keys, image, 1);
+        let id = raft_log_id(LogId { term: 1, index: 1 });
+        batch.apply(Entry::new(id, payload)).unwrap();
+        image = batch.finish().1;
+    }
+    image
+}
+
+fn member(slot: u16) -> NodeId {
+    NodeId::new(slot, u64::from(slot))
+}
+
+/// The last one is a learner.
+fn members(slots: &[u16]) -> Payload {
+    let nodes = slots.iter().map(|slot| (member(*slot), MemberAddress::default()));
+    let voters = slots.iter().rev().skip(1).map(|slot| member(*slot)).collect();
+    Payload::Membership(Membership::new(vec![voters], nodes.collect::<BTreeMap<_, _>>()).unwrap())
+}
+
+fn boots(slot: u16, number: u64, version: u32) -> Payload {
+    let boot =
+        Boot { epoch: BootEpoch { number, nonce: number }, version, release: Arc::default() };
+    Payload::Normal(codec::encode_boot(member(slot), &boot))
+}
+
+fn version(version: u32) -> Payload {
+    Payload::Normal(codec::encode_version(version))
+}
+
+#[test]
+fn the_clusters_version_rises_to_what_every_member_speaks_by_the_log_and_never_falls() {
+    let image = after(Image::default(), [members(&[1, 2, 3]), boots(1, 1, 2), boots(2, 1, 2)]);
+    let image = after(image, [version(2)]);
+    assert_eq!(image.version, 0, "nothing is logged of the learner");
+    let image = after(image, [boots(3, 1, 1), version(2)]);
+    assert_eq!(image.version, 0, "the learner is behind");
+    let risen = after(image, [boots(3, 2, 3), version(2)]);
+    assert_eq!(risen.version, 2);
+    let image = after(risen.clone(), [version(1), version(3), boots(1, 2, 1)]);
+    assert_eq!(image.version, 2);
+    assert_eq!(Image::decode(&cairn_engine::MachineImage::encode(&image)), Ok(image));
+    // A member whose version is not logged joins in between.
+    let image = after(risen, [boots(1, 3, 3), boots(2, 3, 3), members(&[1, 2, 3, 4]), version(3)]);
+    assert_eq!(image.version, 2);
 }
 
 fn any_command() -> impl Strategy<Value = Command> {

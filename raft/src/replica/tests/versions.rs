@@ -1,0 +1,62 @@
+//! A replica in a cluster whose version rises.
+
+use super::*;
+use crate::transport::PendingJoin;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_finds_a_higher_version_of_the_cluster_than_its_own_stops_and_says_so() {
+    let (_folder, replica) = alone().await;
+    let LocalMember { identity, raft, .. } = &*replica.inner.member;
+    let later = Boot { version: VERSION + 1, ..identity.boot() };
+    let stops = async {
+        loop {
+            // In between it logs what it really speaks: then the version does not rise.
+            let boot = codec::encode_boot(identity.id(), &later);
+            for record in [boot, codec::encode_version(VERSION + 1)] {
+                raft.client_write_ff(record, None).await.ok();
+            }
+            if let Some(reason) = replica.stopped() {
+                return reason;
+            }
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let reason = runtime::timeout(Duration::from_secs(20), stops).await.expect("it stops");
+    for part in [
+        format!("the cluster's version is {}", VERSION + 1),
+        format!("speaks version {VERSION}"),
+        format!("start a release of version {}", VERSION + 1),
+    ] {
+        assert!(reason.contains(&part), "{reason}");
+    }
+    assert_eq!(replica.versions().cluster, 1, "nothing of it was used");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_is_finished_to_what_the_members_run_and_to_nothing_later() {
+    let (_folder, replica) = alone().await;
+    replica.finish_upgrade(VERSION).await.unwrap();
+    assert_eq!(replica.versions().cluster, VERSION);
+    let refused = replica.finish_upgrade(VERSION + 1).await;
+    let named = format!("member {} is not known to run", replica.node_id());
+    assert!(
+        matches!(&refused, Err(ChangeError::Refused(reason)) if reason.contains(&named)),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_join_from_before_the_version_rose_does_not_count() {
+    let (_folder, replica) = alone().await;
+    let identities = &replica.inner.member.identity.identities;
+    let epoch = BootEpoch { number: 1, nonce: 1 };
+    let boot = Boot { epoch, version: VERSION, release: Arc::default() };
+    identities.observe(other(), &boot, &[]).unwrap();
+    let address = MemberAddress { peer: "127.0.0.1:2".into(), client: "127.0.0.1:3".into() };
+    let joins = PendingJoin { id: other(), address, active: true };
+    let reconciler = &replica.inner.service.reconciler;
+    reconciler.apply(joins).expect_err("an operator has to add it");
+    assert!(reconciler.fresh_joins().contains_key(&2));
+    identities.set_logged(&identities.logged(), &Arc::default(), VERSION + 1);
+    assert!(reconciler.fresh_joins().is_empty());
+}
