@@ -1,4 +1,4 @@
-//! Changes of the members, of the mode and of the leader that an operator asks for.
+//! Changes of the members that an operator asks for.
 //!
 //! What holds here:
 //! - a change begins only where it leaves a majority of the voters active and reachable;
@@ -12,18 +12,16 @@
 //! not matter which leader gets them.
 
 use super::reconciler::Reconciler;
-use super::seen::{alive, caught_up, is_settled};
+use super::seen::{Seen, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
-use crate::core::codec;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::core::types::{Membership, Reply, TypeConfig, engine_log_id};
-use crate::durability::{LocalMember, leadership};
-use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
+use crate::core::types::TypeConfig;
+use crate::storage::modes::REPLICATED_VOTERS;
 use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::Mode;
-use openraft::{RaftMetrics, ServerState};
+use openraft::RaftMetrics;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -31,9 +29,8 @@ use std::time::Duration;
 const MEMBERS_MAX: usize = 15;
 /// The longest that one step of a change takes before its caller hears of it.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a record may take until it is applied.
-const RECORD_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,19 +75,6 @@ fn waits(reason: impl Into<String>) -> Changed {
     Ok(Some(reason.into()))
 }
 
-/// What a leader sees when an operator asks for a change.
-pub(super) struct Seen {
-    metrics: RaftMetrics<TypeConfig>,
-    voters: BTreeSet<NodeId>,
-    healthy: BTreeSet<NodeId>,
-}
-
-impl Seen {
-    pub(super) fn membership(&self) -> &Membership {
-        self.metrics.membership_config.membership()
-    }
-}
-
 /// Refuses a configuration of which too few voters are healthy.
 fn check(healthy: &BTreeSet<NodeId>, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
     if step::is_majority(healthy, after) {
@@ -130,30 +114,6 @@ impl Reconciler {
             MemberChange::Promote(slot) => self.promote(&seen, slot).await,
             MemberChange::Move(slot, address) => self.relocate(&seen, slot, &address).await,
         }
-    }
-
-    /// What this leader sees, or what a change waits for.
-    pub(super) fn seen(&self) -> Result<Result<Seen, String>, ChangeError> {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
-        if let Err(fatal) = &metrics.running_state {
-            return Err(ChangeError::Stopped(fatal.to_string()));
-        }
-        if metrics.state != ServerState::Leader {
-            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
-        }
-        let [voters] = metrics.membership_config.membership().get_joint_config().as_slice() else {
-            return Ok(Err("another change of the members is under way".into()));
-        };
-        if !is_settled(&metrics) {
-            return Ok(Err("the leader commits what was begun before".into()));
-        }
-        let voters = voters.clone();
-        let timeout = Duration::from_millis(self.member.config.election_min_ms);
-        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
-        if !step::is_majority(&healthy, &voters) {
-            return Ok(Err("the leader has no contact with a majority of the voters".into()));
-        }
-        Ok(Ok(Seen { metrics, voters, healthy }))
     }
 
     fn pending_join(&self, slot: u16) -> Option<PendingJoin> {
@@ -377,21 +337,6 @@ impl Reconciler {
         waits("the leader logs the address")
     }
 
-    /// A leader that leaves hands leadership over first, so that its successor removes it.
-    async fn leaves(&self, leaves: NodeId) -> Result<(), ChangeError> {
-        if leaves != self.member.identity.id() {
-            return Ok(());
-        }
-        leadership::hand_over(&self.member, None, leadership::HAND_OVER_LIMIT).await;
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
-        match metrics.state {
-            ServerState::Leader => refused(
-                "the member leads, and no other member could take over: try again, or choose one with `cairn leader move`",
-            ),
-            _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
-        }
-    }
-
     fn is_ready(&self, seen: &Seen, joins: &PendingJoin) -> bool {
         let view = View {
             own: seen.metrics.id,
@@ -411,129 +356,6 @@ impl Reconciler {
             true => Ok(None),
             false => waits("the members agree on the change"),
         }
-    }
-
-    /// Commits what acknowledgements mean from now on.
-    pub(crate) async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
-        let _one_after_another = self.changing.lock().await;
-        let began = runtime::now();
-        let seen = loop {
-            match self.seen()? {
-                Ok(seen) => break seen,
-                Err(_) if runtime::now() - began < RECORD_LIMIT => {
-                    runtime::sleep(Duration::from_millis(50)).await;
-                }
-                Err(reason) => return refused(format!("{reason}: try again")),
-            }
-        };
-        if mode == Mode::Replicated && !allows_replicated(seen.membership()) {
-            return refused(format!(
-                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {}: add members first (`cairn members add`)",
-                seen.voters.len()
-            ));
-        }
-        // A record that is under way would follow an answer that says the mode is there already.
-        if self.member.modes.modes().cluster == Some(mode) && !self.member.modes.is_changing() {
-            return Ok(());
-        }
-        let Some(index) = self.log_mode(mode).await else {
-            let metrics = with_metrics(&self.member.raft, Clone::clone);
-            return match metrics.state {
-                ServerState::Leader => refused(
-                    "the mode was not committed in time, and may still be: look at `cairn mode show`, and try again",
-                ),
-                _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
-            };
-        };
-        match self.member.modes.modes().cluster == Some(mode) {
-            true => {
-                tracing::warn!(node = %self.member.identity.id(), %mode, index, "an operator changed the cluster's mode");
-                Ok(())
-            }
-            false => refused("another change came in between: look at `cairn mode show`"),
-        }
-    }
-
-    /// Proposes a mode record; its index once it is applied.
-    pub(super) async fn log_mode(&self, mode: Mode) -> Option<u64> {
-        let (reply, answer) = Reply::pair(Box::new(()));
-        let raft = &self.member.raft;
-        raft.client_write_ff(codec::encode_mode(mode), Some(reply)).await.ok()?;
-        let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;
-        Some(engine_log_id(&applied.log_id).index)
-    }
-
-    /// Has the voter of `to`, or the best one, lead. Returns who leads then.
-    pub(crate) async fn move_leader(&self, to: Option<u16>) -> Result<NodeId, ChangeError> {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
-        if metrics.state != ServerState::Leader {
-            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
-        }
-        let own = self.member.identity.id();
-        let to = match to {
-            Some(slot) if slot == own.slot() => return Ok(own),
-            Some(slot) => {
-                let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
-                let Some(voter) = step::voter_of(&voters, slot) else {
-                    return refused(format!("slot {slot} has no voter"));
-                };
-                self.until_fit_to_lead(voter).await?;
-                Some(voter)
-            }
-            None => None,
-        };
-        let limit = leadership::HAND_OVER_LIMIT;
-        leadership::hand_over(&self.member, to, limit).await;
-        // The new leader is known with its first message.
-        let (leader, _) = self.successor(limit).await.ok_or_else(|| {
-            ChangeError::Refused(
-                "no other member took over in time: it is drained, or lacks entries; try again, or name another".into(),
-            )
-        })?;
-        match to.filter(|to| *to != leader) {
-            None => Ok(leader),
-            Some(to) => refused(format!(
-                "member {leader} leads now, since {to} did not take over in time: try again"
-            )),
-        }
-    }
-
-    /// A leader of this moment has not heard of every voter yet, so it looks again for a while.
-    async fn until_fit_to_lead(&self, voter: NodeId) -> Result<(), ChangeError> {
-        let LocalMember { raft, config, progress, identity, addresses, .. } = &*self.member;
-        let timeout = Duration::from_millis(config.election_min_ms);
-        let until = runtime::now() + Duration::from_millis(config.election_max_ms);
-        loop {
-            let metrics = with_metrics(raft, Clone::clone);
-            let healthy = self.ack_modes.healthy(&metrics, progress, timeout).contains(&voter);
-            let answer = transport::ask(identity, addresses, voter).await;
-            let reason = match answer.map(|answer| answer.may_lead) {
-                Some(true) if healthy => return Ok(()),
-                Some(false) => format!(
-                    "it recovers, or an operator drains it (`cairn leader drain {} --end`)",
-                    voter.slot()
-                ),
-                _ => "it is not active and reachable".into(),
-            };
-            if runtime::now() > until {
-                return refused(format!("member {voter} may not lead: {reason}"));
-            }
-            runtime::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    async fn successor(&self, limit: Duration) -> Option<(NodeId, MemberAddress)> {
-        let own = self.member.identity.id();
-        let known = async {
-            loop {
-                let leader = with_metrics(&self.member.raft, leadership::leader);
-                if let Some(leader) = leader.filter(|(id, _)| *id != own) {
-                    return leader;
-                }
-                runtime::sleep(POLL_INTERVAL).await;
-            }
-        };
-        runtime::timeout(limit, known).await
     }
 }
 

@@ -55,6 +55,8 @@ mod change;
 mod contact;
 mod forced;
 pub(crate) mod forming;
+mod leader_change;
+mod mode_change;
 mod reconciler;
 mod replaceable_voter;
 mod seen;

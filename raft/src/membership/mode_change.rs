@@ -1,0 +1,65 @@
+//! Changes of the mode: the least that an acknowledgement means is a record in the log.
+
+use super::change::{ChangeError, RECORD_LIMIT, refused};
+use super::reconciler::Reconciler;
+use crate::core::codec;
+use crate::core::raft_metrics::with_metrics;
+use crate::core::runtime;
+use crate::core::types::{Reply, engine_log_id};
+use crate::durability::leadership;
+use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
+use cairn_engine::Mode;
+use openraft::ServerState;
+use std::time::Duration;
+
+impl Reconciler {
+    /// Commits what acknowledgements mean from now on.
+    pub(crate) async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
+        let _one_after_another = self.changing.lock().await;
+        let began = runtime::now();
+        let seen = loop {
+            match self.seen()? {
+                Ok(seen) => break seen,
+                Err(_) if runtime::now() - began < RECORD_LIMIT => {
+                    runtime::sleep(Duration::from_millis(50)).await;
+                }
+                Err(reason) => return refused(format!("{reason}: try again")),
+            }
+        };
+        if mode == Mode::Replicated && !allows_replicated(seen.membership()) {
+            return refused(format!(
+                "mode `replicated` needs {REPLICATED_VOTERS} voters or more, and this cluster has {}: add members first (`cairn members add`)",
+                seen.voters.len()
+            ));
+        }
+        // A record that is under way would follow an answer that says the mode is there already.
+        if self.member.modes.modes().cluster == Some(mode) && !self.member.modes.is_changing() {
+            return Ok(());
+        }
+        let Some(index) = self.log_mode(mode).await else {
+            let metrics = with_metrics(&self.member.raft, Clone::clone);
+            return match metrics.state {
+                ServerState::Leader => refused(
+                    "the mode was not committed in time, and may still be: look at `cairn mode show`, and try again",
+                ),
+                _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
+            };
+        };
+        match self.member.modes.modes().cluster == Some(mode) {
+            true => {
+                tracing::warn!(node = %self.member.identity.id(), %mode, index, "an operator changed the cluster's mode");
+                Ok(())
+            }
+            false => refused("another change came in between: look at `cairn mode show`"),
+        }
+    }
+
+    /// Proposes a mode record; its index once it is applied.
+    pub(super) async fn log_mode(&self, mode: Mode) -> Option<u64> {
+        let (reply, answer) = Reply::pair(Box::new(()));
+        let raft = &self.member.raft;
+        raft.client_write_ff(codec::encode_mode(mode), Some(reply)).await.ok()?;
+        let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;
+        Some(engine_log_id(&applied.log_id).index)
+    }
+}
