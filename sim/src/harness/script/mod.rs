@@ -22,7 +22,9 @@
 //!   reads       reads at a deposed leader
 //!   loss        an unsafe recovery discards only the newest writes
 //!   moves       members that start at other addresses
-//!   membership  members that are removed and added; modes and leaders that change
+//!   changes     what a script sees of the changes that an operator asks for
+//!   membership  members that are removed and added, and leaders that are asked to go
+//!   modes       modes that change
 //! ```
 //!
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
@@ -30,6 +32,7 @@
 
 mod acts;
 mod automatic;
+mod changes;
 mod damage;
 mod decisions;
 mod devices;
@@ -38,6 +41,7 @@ mod election;
 mod identity;
 mod loss;
 mod membership;
+mod modes;
 mod moves;
 mod power;
 mod reads;
@@ -107,6 +111,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         reads::SCENARIOS,
         moves::SCENARIOS,
         membership::SCENARIOS,
+        modes::SCENARIOS,
     ]
     .into_iter()
     .flatten()
