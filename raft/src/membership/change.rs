@@ -12,9 +12,10 @@
 //! not matter which leader gets them.
 
 use super::reconciler::Reconciler;
-use super::seen::{Seen, alive, caught_up, is_settled};
+use super::request::{ChangeError, Seen, refused};
+use super::seen::{alive, caught_up, is_settled};
 use super::step::{self, Step, View};
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
@@ -29,8 +30,6 @@ use std::time::Duration;
 const MEMBERS_MAX: usize = 15;
 /// The longest that one step of a change takes before its caller hears of it.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
-/// How long a record may take until it is applied.
-pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,29 +46,7 @@ pub enum MemberChange {
     Move(u16, String),
 }
 
-/// Why a change is not made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChangeError {
-    /// This member does not lead.
-    #[error("this member does not lead")]
-    NotLeader {
-        /// Who leads, if known.
-        leader: Option<(NodeId, MemberAddress)>,
-    },
-    /// It would be unsafe or pointless; with the way out.
-    #[error("{0}")]
-    Refused(String),
-    /// This member has stopped.
-    #[error("this member has stopped: {0}")]
-    Stopped(String),
-}
-
 type Changed = Result<Option<String>, ChangeError>;
-
-pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, ChangeError> {
-    Err(ChangeError::Refused(reason.into()))
-}
 
 fn waits(reason: impl Into<String>) -> Changed {
     Ok(Some(reason.into()))

@@ -1,7 +1,7 @@
 //! Who leads, as an operator or a change of the members wants it.
 
-use super::change::{ChangeError, refused};
 use super::reconciler::Reconciler;
+use super::request::{ChangeError, refused};
 use super::step;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;

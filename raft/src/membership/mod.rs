@@ -59,12 +59,14 @@ mod leader_change;
 mod mode_change;
 mod reconciler;
 mod replaceable_voter;
+mod request;
 mod seen;
 mod step;
 mod upgrade;
 
-pub use change::{ChangeError, MemberChange};
+pub use change::MemberChange;
 pub(crate) use contact::Outreach;
 pub use forced::{Survivor, force_new_cluster};
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;
+pub use request::ChangeError;

@@ -1,15 +1,10 @@
-//! What a leader sees of the members.
+//! What a leader can tell from openraft's metrics.
 
-use super::change::ChangeError;
-use super::reconciler::Reconciler;
-use super::step;
 use crate::core::ids::NodeId;
-use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::core::types::{Membership, RaftLogId, TypeConfig, engine_log_id};
-use crate::durability::leadership;
+use crate::core::types::{RaftLogId, TypeConfig, engine_log_id};
 use cairn_engine::LogId;
-use openraft::{RaftMetrics, ServerState};
+use openraft::RaftMetrics;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -47,43 +42,4 @@ pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
         metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
     let applied: Option<LogId> = metrics.last_applied.as_ref().map(engine_log_id);
     committed && applied.is_some_and(|applied| applied.term == metrics.current_term)
-}
-
-/// What a leader sees when an operator asks for a change.
-pub(super) struct Seen {
-    pub(super) metrics: RaftMetrics<TypeConfig>,
-    pub(super) voters: BTreeSet<NodeId>,
-    pub(super) healthy: BTreeSet<NodeId>,
-}
-
-impl Seen {
-    pub(super) fn membership(&self) -> &Membership {
-        self.metrics.membership_config.membership()
-    }
-}
-
-impl Reconciler {
-    /// What this leader sees, or what a change waits for.
-    pub(super) fn seen(&self) -> Result<Result<Seen, String>, ChangeError> {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
-        if let Err(fatal) = &metrics.running_state {
-            return Err(ChangeError::Stopped(fatal.to_string()));
-        }
-        if metrics.state != ServerState::Leader {
-            return Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) });
-        }
-        let [voters] = metrics.membership_config.membership().get_joint_config().as_slice() else {
-            return Ok(Err("another change of the members is under way".into()));
-        };
-        if !is_settled(&metrics) {
-            return Ok(Err("the leader commits what was begun before".into()));
-        }
-        let voters = voters.clone();
-        let timeout = Duration::from_millis(self.member.config.election_min_ms);
-        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
-        if !step::is_majority(&healthy, &voters) {
-            return Ok(Err("the leader has no contact with a majority of the voters".into()));
-        }
-        Ok(Ok(Seen { metrics, voters, healthy }))
-    }
 }

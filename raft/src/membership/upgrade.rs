@@ -9,8 +9,8 @@
 //! changes nothing before it has applied an entry of its own term, and with it the record, if that is
 //! in its log.
 
-use super::change::{ChangeError, refused};
 use super::reconciler::Reconciler;
+use super::request::{ChangeError, refused};
 use crate::core::codec;
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
