@@ -112,6 +112,7 @@ over_wire! {
         set_mode: SetModeRequest => SetModeResponse,
         move_leader: MoveLeaderRequest => MoveLeaderResponse,
         drain: DrainRequest => DrainResponse,
+        finish_upgrade: FinishUpgradeRequest => FinishUpgradeResponse,
     }
 }
 

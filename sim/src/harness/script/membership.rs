@@ -10,6 +10,7 @@ use crate::harness::operator::NotDone;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_raft::Role;
+use rand::RngExt;
 use std::time::Duration;
 
 const REMOVED: &str = "removed";

@@ -7,6 +7,7 @@ use crate::harness::operator::NotDone;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_raft::MemberChange;
+use rand::RngExt;
 use std::time::Duration;
 
 /// The way out that a refusal names.
