@@ -414,6 +414,35 @@ mod tests {
         assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
     }
 
+    /// The story: an operator made a cluster anew of two survivors. A client that knew the one took
+    /// what the other one answered for the same history.
+    #[test]
+    fn a_client_stays_with_the_generation_of_the_first_formed_cluster_that_answers() {
+        let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
+        let of = |generation, membership_index| proto::HelloResponse {
+            generation,
+            membership_term: membership_index,
+            membership_index,
+            ..hello(&["a:1"])
+        };
+        pool.learn("blank:1", of(0, 0)).expect("a node that is part of no cluster has none");
+        pool.learn("seed:1", of(7, 5)).unwrap();
+        pool.learn("blank:1", of(0, 0)).unwrap();
+        pool.learn("seed:1", of(7, 6)).unwrap();
+        for other in [0, 9] {
+            let Err(Error::ClusterMismatch { endpoint, expected, found }) =
+                pool.learn("b:2", of(other, 8))
+            else {
+                panic!("generation {other} is heard");
+            };
+            assert_eq!(
+                (endpoint.as_str(), expected.as_str()),
+                ("b:2", "blue of generation 00000007")
+            );
+            assert_eq!(found, format!("blue of generation {other:08x}"));
+        }
+    }
+
     #[test]
     fn nodes_that_hints_name_are_bounded_and_those_of_the_options_stay() {
         let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
