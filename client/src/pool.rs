@@ -204,7 +204,7 @@ impl Pool {
     }
 
     /// Asks the node of this connection for the members in the background, if it is time to.
-    pub(crate) fn refresh_by(&self, node: &Node, connection: &Connection) {
+    pub(crate) fn refresh_by(&self, node: &Arc<Node>, connection: &Arc<Connection>) {
         let now = Instant::now();
         {
             let mut next = self.next_refresh.lock();
@@ -214,12 +214,17 @@ impl Pool {
             *next = Some(now + REFRESH_INTERVAL);
         }
         let Some(pool) = self.own.get().and_then(Weak::upgrade) else { return };
-        let (mut stub, address) = (connection.stub(), node.address().to_owned());
+        let (node, connection) = (node.clone(), connection.clone());
         tokio::spawn(async move {
+            let mut stub = connection.stub();
             let asked = stub.hello(pool.options.connect_timeout);
             // A node that does not answer is found out by the requests to it.
-            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await {
-                pool.learn(&address, hello).ok();
+            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await
+                && pool.learn(node.address(), hello).is_err()
+            {
+                // The channel connected again by itself, to a node that was started meanwhile as
+                // part of another cluster. A new connection says so to the caller.
+                node.discard(&connection);
             }
         });
     }
