@@ -204,7 +204,7 @@ impl Pool {
     }
 
     /// Asks the node of this connection for the members in the background, if it is time to.
-    pub(crate) fn refresh_by(&self, node: &Node, connection: &Connection) {
+    pub(crate) fn refresh_by(&self, node: &Arc<Node>, connection: &Arc<Connection>) {
         let now = Instant::now();
         {
             let mut next = self.next_refresh.lock();
@@ -214,12 +214,17 @@ impl Pool {
             *next = Some(now + REFRESH_INTERVAL);
         }
         let Some(pool) = self.own.get().and_then(Weak::upgrade) else { return };
-        let (mut stub, address) = (connection.stub(), node.address().to_owned());
+        let (node, connection) = (node.clone(), connection.clone());
         tokio::spawn(async move {
+            let mut stub = connection.stub();
             let asked = stub.hello(pool.options.connect_timeout);
             // A node that does not answer is found out by the requests to it.
-            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await {
-                pool.learn(&address, hello).ok();
+            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await
+                && pool.learn(node.address(), hello).is_err()
+            {
+                // The channel connected again by itself, to a node that was started meanwhile as
+                // part of another cluster. A new connection says so to the caller.
+                node.discard(&connection);
             }
         });
     }
@@ -412,6 +417,35 @@ mod tests {
         assert_eq!(pool.members().last().unwrap().client_address, "new:1");
         pool.learn("seed:1", at(9, &["a:1", "new:1"])).unwrap();
         assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
+    }
+
+    /// The story: an operator made a cluster anew of two survivors. A client that knew the one took
+    /// what the other one answered for the same history.
+    #[test]
+    fn a_client_stays_with_the_generation_of_the_first_formed_cluster_that_answers() {
+        let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
+        let of = |generation, membership_index| proto::HelloResponse {
+            generation,
+            membership_term: membership_index,
+            membership_index,
+            ..hello(&["a:1"])
+        };
+        pool.learn("blank:1", of(0, 0)).expect("a node that is part of no cluster has none");
+        pool.learn("seed:1", of(7, 5)).unwrap();
+        pool.learn("blank:1", of(0, 0)).unwrap();
+        pool.learn("seed:1", of(7, 6)).unwrap();
+        for other in [0, 9] {
+            let Err(Error::ClusterMismatch { endpoint, expected, found }) =
+                pool.learn("b:2", of(other, 8))
+            else {
+                panic!("generation {other} is heard");
+            };
+            assert_eq!(
+                (endpoint.as_str(), expected.as_str()),
+                ("b:2", "blue of generation 00000007")
+            );
+            assert_eq!(found, format!("blue of generation {other:08x}"));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads, lists and node statuses.
 use std::time::Duration;
 
-use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
+use crate::fake::{Cluster, Node, Step, WAIT_LIMIT, dead, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions};
 use futures::TryStreamExt;
@@ -201,4 +201,28 @@ async fn invalid_options_are_refused_without_a_connection() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// The story: a second survivor was made anew by mistake, and started at its address. A client that
+/// knew it before was connected again by its channel, and went on there.
+#[tokio::test]
+async fn a_node_that_comes_back_in_another_generation_is_asked_no_more() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    node.knows(&[&node]);
+    node.belongs_to(7);
+    let client = options(&[&node]).connect().await.unwrap();
+    assert_eq!(client.get("a").await.unwrap(), None);
+    node.belongs_to(9);
+    node.plays([refuse(Reason::NoLeader)]);
+    let refused = async {
+        loop {
+            match client.get("a").await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(error) => return error,
+            }
+        }
+    };
+    let error = tokio::time::timeout(WAIT_LIMIT, refused).await.expect("it is noticed");
+    assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
 }

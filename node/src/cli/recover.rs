@@ -9,7 +9,7 @@ use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use anyhow::bail;
-use cairn_client::{NodeStatus, Options};
+use cairn_client::Options;
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
 use cairn_node::{Environment, open_stopped};
@@ -45,8 +45,16 @@ pub(crate) struct RecoverArgs {
 struct Left {
     survivor: Survivor,
     /// The other voters that answer under their own identity.
-    answers: Vec<(NodeId, NodeStatus)>,
+    answers: Vec<Answer>,
     missing: Vec<String>,
+}
+
+/// What another voter says of its log.
+struct Answer {
+    id: NodeId,
+    /// Term and index of its last entry.
+    last_log: (u64, u64),
+    applied_index: u64,
 }
 
 pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Exit> {
@@ -120,7 +128,11 @@ async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left>
             Err(error) => Err(error),
         };
         match status {
-            Ok(status) if status.node_id == id.as_u64() => answers.push((*id, status)),
+            Ok(status) if status.node_id == id.as_u64() => answers.push(Answer {
+                id: *id,
+                last_log: (status.last_log_term, status.last_log_index),
+                applied_index: status.applied_index,
+            }),
             Ok(status) => missing.push(format!(
                 "{id} at {}: {} answers there",
                 address.client,
@@ -145,7 +157,7 @@ impl Left {
             ))
             .into());
         }
-        let mut there: BTreeSet<NodeId> = self.answers.iter().map(|(id, _)| *id).collect();
+        let mut there: BTreeSet<NodeId> = self.answers.iter().map(|answer| answer.id).collect();
         there.insert(self.survivor.id);
         let majority = |of: &BTreeSet<NodeId>| of.intersection(&there).count() > of.len() / 2;
         let there = there.len();
@@ -156,15 +168,10 @@ impl Left {
             );
         }
         let own = self.survivor.last_log.map(|last| (last.term, last.index));
-        let longer = self
-            .answers
-            .iter()
-            .find(|(_, status)| Some((status.last_log_term, status.last_log_index)) > own);
-        if let Some((id, status)) = longer {
+        let longer = self.answers.iter().find(|answer| Some(answer.last_log) > own);
+        if let Some(Answer { id, last_log: (term, index), .. }) = longer {
             bail!(
-                "member {id} answers and holds a longer log ({}-{}) than this one ({}): stop it and choose that one",
-                status.last_log_term,
-                status.last_log_index,
+                "member {id} answers and holds a longer log ({term}-{index}) than this one ({}): stop it and choose that one",
                 text_of(self.survivor.last_log)
             );
         }
@@ -179,14 +186,15 @@ impl Left {
             self.survivor.applied.map_or_else(|| "-".into(), |id| id.index.to_string()),
             "this directory".into(),
         ];
-        let others = self.answers.iter().map(|(id, status)| {
-            vec![
-                id.to_string(),
-                format!("{}-{}", status.last_log_term, status.last_log_index),
-                status.applied_index.to_string(),
-                "answers".into(),
-            ]
-        });
+        let others =
+            self.answers.iter().map(|Answer { id, last_log: (term, index), applied_index }| {
+                vec![
+                    id.to_string(),
+                    format!("{term}-{index}"),
+                    applied_index.to_string(),
+                    "answers".into(),
+                ]
+            });
         let rows = std::iter::once(own).chain(others).collect();
         format!(
             "{}\n\nOf {} voters {} are there: no majority. What only the missing ones held is lost for good if you go on; \
@@ -200,9 +208,9 @@ impl Left {
     }
 
     fn to_json(&self, generation: Option<&str>) -> Value {
-        let one = |(id, status): &(NodeId, NodeStatus)| {
-            json!({ "node_id": id.to_string(), "last_log_term": status.last_log_term,
-                    "last_log_index": status.last_log_index, "applied_index": status.applied_index })
+        let one = |Answer { id, last_log: (term, index), applied_index }: &Answer| {
+            json!({ "node_id": id.to_string(), "last_log_term": term, "last_log_index": index,
+                    "applied_index": applied_index })
         };
         json!({
             "done": generation.is_some(),
@@ -220,4 +228,83 @@ impl Left {
 
 fn text_of(id: Option<LogId>) -> String {
     id.map_or_else(|| "empty".into(), |id| format!("{}-{}", id.term, id.index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn node(slot: u16) -> NodeId {
+        NodeId::new(slot, slot.into())
+    }
+
+    /// Member 1 with entry 5-100 as its last, and others that answer, with theirs.
+    fn left(configurations: &[&[u16]], answers: &[(u16, (u64, u64))]) -> Left {
+        let voters = configurations.iter().copied().flatten();
+        let set = |slots: &&[u16]| slots.iter().map(|slot| node(*slot)).collect();
+        let answer = |(slot, last_log): &(u16, (u64, u64))| Answer {
+            id: node(*slot),
+            last_log: *last_log,
+            applied_index: 0,
+        };
+        Left {
+            survivor: Survivor {
+                id: node(1),
+                last_log: Some(LogId { term: 5, index: 100 }),
+                applied: None,
+                voters: voters
+                    .map(|slot| (node(*slot), MemberAddress::default()))
+                    .collect::<BTreeMap<_, _>>(),
+                configurations: configurations.iter().map(set).collect(),
+            },
+            answers: answers.iter().map(answer).collect(),
+            missing: Vec::new(),
+        }
+    }
+
+    fn refusal(configurations: &[&[u16]], answers: &[(u16, (u64, u64))]) -> String {
+        left(configurations, answers).check().unwrap_err().to_string()
+    }
+
+    const BEHIND: (u64, u64) = (5, 7);
+
+    #[test]
+    fn a_cluster_is_not_made_anew_while_a_majority_is_there_this_one_counted() {
+        let five: &[u16] = &[1, 2, 3, 4, 5];
+        left(&[five], &[]).check().unwrap();
+        left(&[five], &[(2, BEHIND)]).check().unwrap();
+        let refused = refusal(&[five], &[(2, BEHIND), (3, BEHIND)]);
+        assert!(refused.starts_with("3 of 5 voters are there"), "{refused}");
+        left(&[&[1, 2]], &[]).check().unwrap();
+        assert!(refusal(&[&[1]], &[]).contains("a majority is not lost"));
+    }
+
+    #[test]
+    fn in_the_middle_of_a_change_a_majority_of_each_configuration_counts() {
+        // Two of each three, though of the four no more than half.
+        let change: [&[u16]; 2] = [&[1, 2, 3], &[1, 2, 4]];
+        assert!(refusal(&change, &[(2, BEHIND)]).contains("a majority is not lost"));
+        // Three of the five, and of the second three only this one.
+        let change: [&[u16]; 2] = [&[1, 2, 3], &[1, 4, 5]];
+        left(&change, &[(2, BEHIND), (3, BEHIND)]).check().unwrap();
+    }
+
+    #[test]
+    fn a_survivor_that_answers_with_a_longer_log_is_not_passed_over() {
+        let five: &[u16] = &[1, 2, 3, 4, 5];
+        for longer in [(5, 101), (6, 1)] {
+            let refused = refusal(&[five], &[(4, longer)]);
+            let named = format!("member {} answers and holds a longer log", node(4));
+            assert!(refused.starts_with(&named), "{refused}");
+        }
+        for shorter in [(5, 100), (5, 99), (4, 1_000)] {
+            left(&[five], &[(4, shorter)]).check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_member_that_does_not_vote_is_not_chosen() {
+        assert!(refusal(&[&[2, 3, 4]], &[]).contains("is not a voter by its own log"));
+    }
 }

@@ -136,3 +136,6 @@ pub async fn force_new_cluster(
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -253,10 +253,12 @@ impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
+        let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
         if identity.is_other_generation(request.envelope.as_ref()) {
             let asks = NodeId::from_u64(request.envelope.map_or(0, |envelope| envelope.sender));
             let envelope = identity.to(asks);
-            return Ok(Response::new(proto::HelloResponse { envelope, ..Default::default() }));
+            let answer = proto::HelloResponse { envelope, uninitialized, ..Default::default() };
+            return Ok(Response::new(answer));
         }
         let sender =
             identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
@@ -267,7 +269,6 @@ impl Peer for PeerService {
             MemberAddress { peer: request.peer_address, client: request.client_address };
         let addresses = &self.member.addresses;
         addresses.announced(sender, epoch, announced);
-        let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
         let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
         let last_log_id = self.member.engine.log_bounds(GROUP).last.map(proto::LogId::from);
         Ok(Response::new(proto::HelloResponse {

@@ -35,8 +35,17 @@ pub(crate) async fn engine(folder: &TempDir) -> Engine {
 }
 
 pub(crate) async fn engine_with(folder: &TempDir, change: impl FnOnce(&mut Options)) -> Engine {
+    engine_of(folder, 1, change).await
+}
+
+/// That of the member of `slot`, whose incarnation is the same number.
+pub(crate) async fn engine_of(
+    folder: &TempDir,
+    slot: u16,
+    change: impl FnOnce(&mut Options),
+) -> Engine {
     let geometry = Geometry::for_total(16 << 20).unwrap();
-    let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
+    let identity = Identity { cluster: "suite".into(), slot, incarnation: slot.into() };
     FileDirectory::create(folder.path(), &geometry, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();

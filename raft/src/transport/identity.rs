@@ -193,13 +193,13 @@ impl PeerIdentity {
         })
     }
 
-    /// A node that was never part of a cluster becomes one of the generation that a member told. The
-    /// directory remembers it before anything is voted or logged.
-    pub(crate) async fn adopt_generation(&self, answer: &impl Enveloped) {
+    /// A node that was never part of a cluster becomes one of the generation that a formed member
+    /// told. The directory remembers it before anything is voted or logged.
+    pub(crate) async fn adopt_generation(&self, answer: &proto::HelloResponse) {
         let Some(envelope) = answer.envelope().filter(|told| told.cluster == *self.cluster) else {
             return;
         };
-        if self.generation() != 0 || envelope.generation == 0 {
+        if self.generation() != 0 || envelope.generation == 0 || answer.uninitialized {
             return;
         }
         let _one_at_a_time = self.adopting.lock().await;

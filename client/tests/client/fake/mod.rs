@@ -117,6 +117,7 @@ pub struct Node {
     script: Arc<Mutex<VecDeque<Step>>>,
     always: Arc<Mutex<Option<Step>>>,
     members: Arc<Mutex<Vec<String>>>,
+    generation: Arc<Mutex<u32>>,
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
     pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
     pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
@@ -134,6 +135,7 @@ impl Node {
             script: Arc::default(),
             always: Arc::default(),
             members: Arc::default(),
+            generation: Arc::default(),
             writes: Arc::default(),
             reads: Arc::default(),
             timeouts: Arc::default(),
@@ -160,6 +162,11 @@ impl Node {
     /// Sets the members that the node reports to clients.
     pub fn knows(&self, addresses: &[&Node]) {
         *self.members.lock().unwrap() = addresses.iter().map(|node| node.address.clone()).collect();
+    }
+
+    /// The node is part of this generation of the cluster.
+    pub fn belongs_to(&self, generation: u32) {
+        *self.generation.lock().unwrap() = generation;
     }
 
     /// The sessions of the writes received.
@@ -220,7 +227,12 @@ impl Kv for Node {
             client_address: address.clone(),
             ..Default::default()
         };
+        let generation = *self.generation.lock().unwrap();
+        let membership = u64::from(generation != 0);
         Ok(Response::new(proto::HelloResponse {
+            generation,
+            membership_term: membership,
+            membership_index: membership,
             cluster: self.cluster.name.clone(),
             limits: Some(self.cluster.limits),
             leader: None,

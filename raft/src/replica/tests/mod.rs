@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
 
+mod generation;
+mod hand_over;
 mod terms;
 mod versions;
 

@@ -60,3 +60,55 @@ async fn a_request_to_join_from_before_the_version_rose_does_not_count() {
     identities.set_logged(&identities.logged(), &Arc::default(), VERSION + 1);
     assert!(reconciler.fresh_joins().is_empty());
 }
+
+/// The story: a node of an older release was let in while the record was on its way. Its membership
+/// followed the record, so that the check at the record's apply did not see it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_member_is_changed_while_a_version_record_is_under_way() {
+    let (_folder, replica) = alone().await;
+    replica.finish_upgrade(VERSION).await.unwrap();
+    while replica.modes().cluster.is_none() {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let LocalMember { identity, raft, .. } = &*replica.inner.member;
+    let reconciler = &replica.inner.service.reconciler;
+    // openraft does nothing from here on.
+    let (busy, is_busy) = tokio::sync::oneshot::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let stalled = {
+        let raft = raft.clone();
+        tokio::spawn(async move {
+            let stall = move |_: &_| {
+                busy.send(()).ok();
+                may_go_on.recv().ok();
+            };
+            raft.with_raft_state(stall).await
+        })
+    };
+    is_busy.await.unwrap();
+    // As far as this member knows, it runs the next release.
+    let BootEpoch { number, nonce } = identity.boot().epoch;
+    let epoch = BootEpoch { number: number + 1, nonce };
+    let boot = Boot { epoch, version: VERSION + 1, release: Arc::default() };
+    let boots = Arc::new(BTreeMap::from([(identity.id(), boot)]));
+    identity.identities.set_logged(&boots, &Arc::default(), VERSION);
+    let change = || reconciler.change(MemberChange::Remove(1));
+    assert!(matches!(change().await, Err(ChangeError::Refused(_))), "the last voter");
+    let mut finish = Box::pin(replica.finish_upgrade(VERSION + 1));
+    for _ in 0..20 {
+        let polled = futures::poll!(&mut finish);
+        assert!(polled.is_pending(), "{polled:?}");
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    // The caller is gone, and the record is not.
+    drop(finish);
+    let mut beside = Box::pin(change());
+    for _ in 0..20 {
+        let polled = futures::poll!(&mut beside);
+        assert!(polled.is_pending(), "{polled:?}");
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    drop(go_on);
+    stalled.await.unwrap().unwrap();
+    assert!(matches!(beside.await, Err(ChangeError::Refused(_))), "it is the last voter still");
+}

@@ -175,15 +175,33 @@ async fn a_message_of_another_generation_is_refused_and_a_blank_node_takes_the_g
     let status = here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
     assert!(status.message().contains("generation 00000007"), "{}", status.message());
     assert!(here.check_answer(&answer(message.clone()), other).is_err());
+    let hello = |envelope: Envelope, uninitialized| {
+        let envelope = Some(envelope);
+        proto::HelloResponse { envelope, uninitialized, ..Default::default() }
+    };
     let foreign = Envelope { cluster: "red".into(), ..message.clone() };
-    here.adopt_generation(&answer(foreign)).await;
+    here.adopt_generation(&hello(foreign, false)).await;
     assert_eq!(here.generation(), 0);
-    here.adopt_generation(&answer(message.clone())).await;
+    here.adopt_generation(&hello(message.clone(), true)).await;
+    assert_eq!(here.generation(), 0, "that node is part of no cluster either");
+    here.adopt_generation(&hello(message.clone(), false)).await;
     assert_eq!(here.generation(), 7);
     here.check_answer(&answer(message.clone()), other).unwrap();
     // It stays with the first.
-    here.adopt_generation(&answer(Envelope { generation: 8, ..message })).await;
+    here.adopt_generation(&hello(Envelope { generation: 8, ..message }, false)).await;
     assert_eq!(here.generation(), 7);
+}
+
+/// The other generation may go on from an older copy of this member's disk, or have booted more often.
+#[test]
+fn what_a_message_of_another_generation_says_of_its_sender_is_not_recorded() {
+    let (here, other, own) = (here(), NodeId::new(2, 22), NodeId::new(1, 11));
+    let late = Envelope { generation: 7, ..envelope_of("blue", other, own, 9, 90) };
+    assert!(here.sender_of_request(&Remote::default(), Some(&late)).is_err());
+    assert!(here.sender_of_hello(&Remote::default(), Some(&late), 1).is_err());
+    assert!(here.check_answer(&answer(late), other).is_err());
+    let first = envelope_of("blue", other, own, 1, 1);
+    assert_eq!(here.sender_of_request(&Remote::default(), Some(&first)).unwrap(), other);
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! A replica beside a cluster that was made anew of one member.
+
+use super::*;
+use crate::transport::identity::epoch_of;
+
+fn of_generation(generation: u32) -> Option<Envelope> {
+    envelope().map(|envelope| Envelope { generation, ..envelope })
+}
+
+fn told(generation: u32, uninitialized: bool) -> proto::HelloResponse {
+    let envelope = of_generation(generation);
+    proto::HelloResponse { envelope, uninitialized, ..Default::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blank_node_takes_the_generation_of_a_formed_member_and_its_directory_remembers_it() {
+    let (_folder, replica, _service) = replica().await;
+    let identity = &replica.inner.member.identity;
+    let generations = || (identity.generation(), replica.engine().generation());
+    identity.adopt_generation(&told(7, true)).await;
+    assert_eq!(generations(), (0, 0), "told by a node that is part of no cluster");
+    identity.adopt_generation(&told(7, false)).await;
+    assert_eq!(generations(), (7, 7));
+}
+
+/// The story: of the survivors of a cluster one was made anew. The others heard of its generation, and
+/// what they held became part of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_voted_keeps_its_generation() {
+    let (_folder, replica, service) = replica().await;
+    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    let identity = &replica.inner.member.identity;
+    identity.adopt_generation(&told(7, false)).await;
+    assert_eq!((identity.generation(), replica.engine().generation()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_recorded() {
+    let (_folder, replica, service) = replica().await;
+    let hello = HelloRequest {
+        envelope: of_generation(7),
+        receiver_slot: 1,
+        peer_address: "127.0.0.1:9".into(),
+        client_address: "127.0.0.1:8".into(),
+        ..Default::default()
+    };
+    let answer = service.hello(Request::new(hello.clone())).await.unwrap().into_inner();
+    let envelope = answer.envelope.as_ref().unwrap();
+    assert_eq!((envelope.generation, envelope.sender), (0, replica.node_id().as_u64()));
+    assert!(answer.uninitialized, "so that no blank node takes this one's generation");
+    let LocalMember { identity, addresses, .. } = &*replica.inner.member;
+    let epoch = epoch_of(hello.envelope.as_ref());
+    assert!(!identity.identities.is_newest(other(), epoch));
+    assert_eq!(addresses.unknown(), Vec::<String>::new());
+    service
+        .hello(Request::new(HelloRequest { envelope: of_generation(0), ..hello }))
+        .await
+        .unwrap();
+    assert!(identity.identities.is_newest(other(), epoch));
+    assert_eq!(addresses.unknown(), ["127.0.0.1:9"]);
+}
