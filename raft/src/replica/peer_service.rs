@@ -253,9 +253,9 @@ impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
-        if identity.is_other_generation(request.envelope.as_ref()) {
-            let asks = NodeId::from_u64(request.envelope.map_or(0, |envelope| envelope.sender));
-            let envelope = identity.to(asks);
+        // Nothing of it is recorded.
+        if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
+            let envelope = Some(envelope);
             return Ok(Response::new(proto::HelloResponse { envelope, ..Default::default() }));
         }
         let sender =
