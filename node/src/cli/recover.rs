@@ -2,13 +2,15 @@
 //! good.
 //!
 //! What holds here: nothing is decided while a majority of the voters can be had, this node's own
-//! directory counted; a survivor that answers and holds a longer log is not passed over.
+//! directory counted; a survivor that answers and holds a longer log is not passed over, nor one that
+//! was made anew already.
 
 use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use anyhow::bail;
+use cairn_client::proto::generation_text;
 use cairn_client::{NodeStatus, Options};
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
@@ -28,7 +30,7 @@ pub(crate) struct RecoverArgs {
     server: ServerOptions,
 
     /// Make the cluster anew of this stopped node alone: for a majority of the disks lost for good.
-    /// Shows what is left; changes nothing without --accept-data-loss
+    /// Shows what is left; decides nothing without --accept-data-loss
     #[arg(long, required = true)]
     force_new_cluster: bool,
 
@@ -44,6 +46,8 @@ pub(crate) struct RecoverArgs {
 /// What is left of the cluster.
 struct Left {
     survivor: Survivor,
+    /// That of this node's directory.
+    generation: u32,
     /// The other voters that answer under their own identity.
     answers: Vec<(NodeId, NodeStatus)>,
     missing: Vec<String>,
@@ -65,7 +69,7 @@ async fn decide(
     engine: &cairn_engine::Engine,
     output: &Output,
 ) -> anyhow::Result<Exit> {
-    let left = survey(config, Survivor::of(engine)?).await?;
+    let left = survey(config, Survivor::of(engine)?, engine.generation()).await?;
     left.check()?;
     if !args.accept_data_loss {
         output.either(|| left.to_json(None), || left.explained())?;
@@ -81,14 +85,14 @@ async fn decide(
     }
     let generation = rand::random_range(1..=u32::MAX);
     force_new_cluster(engine, own_address(config, &left.survivor), generation).await?;
-    let text = format!("{generation:08x}");
+    let text = generation_text(generation);
     output.either(
         || left.to_json(Some(&text)),
         || {
             format!(
                 "Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
-                 and `cairn status -o json` counts it.\nStart it without `join` and with itself as the only one of `members`; \
-                 then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
+                 and `cairn status -o json` counts it.\nStart it without `join` and `mode`, and with itself as the only one of \
+                 `members`; then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
                  `cairn members add` it. Clients must be started anew.",
                 config.cluster
             )
@@ -107,7 +111,7 @@ fn own_address(config: &NodeConfig, survivor: &Survivor) -> MemberAddress {
     }
 }
 
-async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left> {
+async fn survey(config: &NodeConfig, survivor: Survivor, generation: u32) -> anyhow::Result<Left> {
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (id, address) in survivor.voters.iter().filter(|(id, _)| **id != survivor.id) {
         let options = Options::new([address.client.clone()]).deadline(NODE_TIMEOUT);
@@ -129,7 +133,7 @@ async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left>
             Err(error) => missing.push(format!("{id} at {}: {error}", address.client)),
         }
     }
-    Ok(Left { survivor, answers, missing })
+    Ok(Left { survivor, generation, answers, missing })
 }
 
 impl Left {
@@ -144,6 +148,15 @@ impl Left {
                 self.survivor.id
             ))
             .into());
+        }
+        let anew = self.answers.iter().find(|(_, status)| status.generation != self.generation);
+        if let Some((id, status)) = anew {
+            bail!(
+                "member {id} answers and belongs to generation {}, this directory to {}: the cluster was made anew already. What \
+                 this directory holds is not part of it: give this node an empty one and `join`",
+                generation_text(status.generation),
+                generation_text(self.generation)
+            );
         }
         let mut there: BTreeSet<NodeId> = self.answers.iter().map(|(id, _)| *id).collect();
         there.insert(self.survivor.id);
