@@ -31,7 +31,8 @@ pub(crate) enum Failure {
     SessionExpired,
     /// The value exists but cannot be read here.
     Unreadable(String),
-    /// The connection was refused: the request was not sent.
+    /// The connection was refused, or is to another cluster now: the request had no effect, and the
+    /// connection is not used again.
     NotSent(String),
     /// The request may have been received and may take effect, now or later.
     Lost { why: String, timed_out: bool },
@@ -77,6 +78,8 @@ impl Failure {
                 Failure::Refused(Error::PermissionDenied { message: why() })
             }
             Reason::Refused => Failure::Refused(Error::Refused { message: why() }),
+            // The next Hello there tells both generations.
+            Reason::OtherGeneration => Failure::NotSent(why()),
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
                 Failure::Lost { why: why(), timed_out: false }
             }

@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod caller;
 mod client;
 #[doc(hidden)]
 pub mod codec;

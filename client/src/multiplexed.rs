@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::options::Token;
+use crate::caller::Caller;
 use crate::proto::{self, answer, call};
 
 /// Requests in one message.
@@ -46,10 +46,10 @@ pub(crate) struct MultiplexedStream {
 }
 
 impl MultiplexedStream {
-    /// A multiplexed stream over the connection of `stub`. `token` says who opens it.
-    pub(crate) fn new(stub: UnaryStub, token: Option<Token>) -> MultiplexedStream {
+    /// A multiplexed stream over the connection of `stub`. `caller` says who opens it.
+    pub(crate) fn new(stub: UnaryStub, caller: Caller) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
-        tokio::spawn(drive(stub, token, queue));
+        tokio::spawn(drive(stub, caller, queue));
         MultiplexedStream { calls: Arc::new(calls) }
     }
 
@@ -73,7 +73,7 @@ fn lost() -> Status {
 /// Runs the stream until every handle is dropped or the stream breaks.
 async fn drive(
     mut stub: UnaryStub,
-    token: Option<Token>,
+    caller: Caller,
     mut queue: mpsc::UnboundedReceiver<QueuedCall>,
 ) {
     let mut queued = Vec::with_capacity(MAX_CALLS);
@@ -83,9 +83,7 @@ async fn drive(
     let (outlet, mut messages) = mpsc::channel(WINDOW);
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
     let mut request = Request::new(stream);
-    if let Some(token) = token {
-        token.add_to(&mut request);
-    }
+    caller.add_to(&mut request);
     let mut answers = match stub.multiplex(request).await {
         Ok(answers) => answers.into_inner(),
         Err(status) => {

@@ -16,10 +16,11 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
+use crate::caller::Caller;
 use crate::convert::describe;
 use crate::failure::Failure;
 use crate::multiplexed::{MultiplexedStream, UnaryStub};
-use crate::options::{Options, Token};
+use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
 
@@ -32,26 +33,24 @@ pub(crate) struct Stub {
     pub(crate) unary: UnaryStub,
     pub(crate) operator: proto::operator_client::OperatorClient<Channel>,
     multiplexed: MultiplexedStream,
-    token: Option<Token>,
+    caller: Caller,
 }
 
 impl Stub {
-    fn new(channel: Channel, token: Option<Token>) -> Stub {
+    fn new(channel: Channel, caller: Caller) -> Stub {
         let unary = UnaryStub::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let operator = proto::operator_client::OperatorClient::new(channel);
-        let multiplexed = MultiplexedStream::new(unary.clone(), token.clone());
-        Stub { multiplexed, unary, operator, token }
+        let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
+        Stub { multiplexed, unary, operator, caller }
     }
 
     /// A request of this client that the server works on no longer than `timeout`.
     pub(crate) fn request<M>(&self, message: M, timeout: Duration) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(timeout);
-        if let Some(token) = &self.token {
-            token.add_to(&mut request);
-        }
+        self.caller.add_to(&mut request);
         request
     }
 
@@ -230,14 +229,15 @@ impl Node {
             None => self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?,
             Some(_) => self.channel(),
         };
-        let mut first = Stub::new(channel, options.token.clone());
-        let hello = first.hello(options.connect_timeout).await.map_err(|status| {
-            match (status.code(), Failure::of(&status)) {
+        let stranger = Caller::new(options.token.clone());
+        let hello = Stub::new(channel.clone(), stranger.clone())
+            .hello(options.connect_timeout)
+            .await
+            .map_err(|status| match (status.code(), Failure::of(&status)) {
                 (_, Failure::Refused(refused)) if refused.is_denied() => refused,
                 (Code::FailedPrecondition, _) => self.mismatch(status.message().to_owned()),
                 _ => self.unavailable(self.hello_failed(&status)),
-            }
-        })?;
+            })?;
         if hello.protocol != PROTOCOL {
             let message = format!(
                 "the server speaks version {} of the client protocol, this client speaks {PROTOCOL}",
@@ -245,8 +245,10 @@ impl Node {
             );
             return Err(self.mismatch(message));
         }
+        let caller = stranger.of_cluster(&hello);
+        let first = Stub::new(channel, caller.clone());
         let others = (1..options.connections_per_node)
-            .map(|_| Stub::new(self.channel(), options.token.clone()))
+            .map(|_| Stub::new(self.channel(), caller.clone()))
             .collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }

@@ -17,10 +17,11 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::caller::generation_of;
 use crate::convert;
 use crate::node::{Connection, Node, normalize};
 use crate::options::Options;
-use crate::proto;
+use crate::proto::{self, generation_text};
 use crate::random::Random;
 use crate::session::Sessions;
 use crate::types::{Limits, Member};
@@ -152,6 +153,7 @@ impl Pool {
 
     /// Stores what a newly connected node reports.
     pub(crate) fn learn(&self, address: &str, hello: proto::HelloResponse) -> Result<(), Error> {
+        let generation = generation_of(&hello);
         let members: Vec<Member> = hello.members.into_iter().map(convert::member).collect();
         let membership = (hello.membership_term, hello.membership_index);
         let newest = {
@@ -167,18 +169,17 @@ impl Pool {
                 Some(_) => {}
                 None => view.cluster = Some(hello.cluster.clone()),
             }
-            // A node that was never part of a cluster has none yet.
-            if membership != (0, 0) {
-                match view.generation {
-                    Some(known) if known != hello.generation => {
-                        let of = |number| format!("{} of generation {number:08x}", hello.cluster);
-                        return Err(Error::ClusterMismatch {
-                            endpoint: address.to_owned(),
-                            expected: of(known),
-                            found: of(hello.generation),
-                        });
-                    }
-                    _ => view.generation = Some(hello.generation),
+            if let Some(generation) = generation {
+                let known = *view.generation.get_or_insert(generation);
+                if known != generation {
+                    let of = |number| {
+                        format!("{} of generation {}", hello.cluster, generation_text(number))
+                    };
+                    return Err(Error::ClusterMismatch {
+                        endpoint: address.to_owned(),
+                        expected: of(known),
+                        found: of(generation),
+                    });
                 }
             }
             view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
@@ -446,6 +447,23 @@ mod tests {
             );
             assert_eq!(found, format!("blue of generation {other:08x}"));
         }
+    }
+
+    /// The story: the first membership of a cluster is the first entry of its log, whose term and index
+    /// are 0. That was taken for a node that knows no membership, so a client of a cluster whose
+    /// members had never changed went on with a cluster made anew.
+    #[test]
+    fn another_generation_is_another_cluster_also_if_the_members_never_changed() {
+        let pool = Pool::new(Options::new(["seed:1"]).seed(1)).unwrap();
+        let of =
+            |generation, members: &[&str]| proto::HelloResponse { generation, ..hello(members) };
+        // A node that was never part of a cluster has none yet.
+        pool.learn("seed:1", of(9, &[])).unwrap();
+        pool.learn("seed:1", of(0, &["seed:1", "a:1"])).unwrap();
+        let other = pool.learn("seed:1", of(7, &["seed:1"])).unwrap_err();
+        assert!(matches!(other, Error::ClusterMismatch { .. }), "{other:?}");
+        assert!(other.to_string().contains("generation 00000007"), "{other}");
+        pool.learn("a:1", of(0, &["seed:1", "a:1"])).unwrap();
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 /// The trailing metadata key under which an error status carries an encoded [`ErrorDetail`].
 pub const ERROR_DETAIL_KEY: &str = "cairn-error-bin";
 
+/// The metadata key under which a request names the generation of the cluster that its client means.
+pub const GENERATION_KEY: &str = "cairn-generation";
+
+/// A generation as requests and people write it.
+pub fn generation_text(generation: u32) -> String {
+    format!("{generation:08x}")
+}
+
 impl ErrorDetail {
     /// The detail that a status carries, if it does.
     pub fn of(status: &Status) -> Option<ErrorDetail> {

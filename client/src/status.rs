@@ -74,6 +74,9 @@ pub struct NodeStatus {
     /// If there were any: versions up to this one may belong to a history that lacks acknowledged
     /// writes.
     pub last_unsafe_recovery_index: u64,
+    /// Names the cluster that the node belongs to, if an operator made it anew of one member: random.
+    /// Else 0.
+    pub generation: u32,
     /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
     /// The node takes connections without certificates: whoever reaches its ports can read, write,
@@ -262,6 +265,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         last_log_term: status.last_log_term,
         boot_epoch: (status.boot_epoch, status.boot_nonce),
         unsafe_recoveries: status.unsafe_recoveries,
+        generation: status.generation,
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
         insecure: status.insecure,

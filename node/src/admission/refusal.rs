@@ -4,8 +4,9 @@
 use crate::access::Denied;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::proto::{ErrorDetail, Leader};
+use cairn_client::proto::{ErrorDetail, GENERATION_KEY, Leader, generation_text};
 use cairn_raft::{ChangeError, MemberAddress, NodeId, ReadError, WriteError};
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 /// Retry delay for a client that found the storage full.
@@ -24,6 +25,21 @@ pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
         false => Err(Status::failed_precondition(format!(
             "this server speaks version {PROTOCOL} of the client protocol, the client speaks {spoken}: `HelloRequest.protocol`"
         ))),
+    }
+}
+
+/// Refuses a client that began with another generation of the cluster.
+pub(crate) fn other_generation(metadata: &MetadataMap, own: u32) -> Result<(), Status> {
+    let own = generation_text(own);
+    match metadata.get(GENERATION_KEY) {
+        Some(meant) if meant.as_encoded_bytes() != own.as_bytes() => {
+            let message = format!(
+                "this node belongs to generation {own} of the cluster, the client began with another one: an operator made the \
+                 cluster anew of one member alone; start the client anew"
+            );
+            Err(detail(Reason::OtherGeneration).into_status(Code::FailedPrecondition, message))
+        }
+        _ => Ok(()),
     }
 }
 

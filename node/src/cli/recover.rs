@@ -2,7 +2,8 @@
 //! good.
 //!
 //! What holds here: nothing is decided while a majority of the voters can be had, this node's own
-//! directory counted; a survivor that answers and holds a longer log is not passed over.
+//! directory counted; a survivor that answers and holds a longer log is not passed over, nor one that
+//! was made anew already.
 
 use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
@@ -10,6 +11,7 @@ use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use anyhow::bail;
 use cairn_client::Options;
+use cairn_client::proto::generation_text;
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
 use cairn_node::{Environment, open_stopped};
@@ -28,7 +30,7 @@ pub(crate) struct RecoverArgs {
     server: ServerOptions,
 
     /// Make the cluster anew of this stopped node alone: for a majority of the disks lost for good.
-    /// Shows what is left; changes nothing without --accept-data-loss
+    /// Shows what is left; decides nothing without --accept-data-loss
     #[arg(long, required = true)]
     force_new_cluster: bool,
 
@@ -44,6 +46,8 @@ pub(crate) struct RecoverArgs {
 /// What is left of the cluster.
 struct Left {
     survivor: Survivor,
+    /// That of this node's directory.
+    generation: u32,
     /// The other voters that answer under their own identity.
     answers: Vec<Answer>,
     missing: Vec<String>,
@@ -52,6 +56,7 @@ struct Left {
 /// What another voter says of its log.
 struct Answer {
     id: NodeId,
+    generation: u32,
     /// Term and index of its last entry.
     last_log: (u64, u64),
     applied_index: u64,
@@ -73,7 +78,7 @@ async fn decide(
     engine: &cairn_engine::Engine,
     output: &Output,
 ) -> anyhow::Result<Exit> {
-    let left = survey(config, Survivor::of(engine)?).await?;
+    let left = survey(config, Survivor::of(engine)?, engine.generation()).await?;
     left.check()?;
     if !args.accept_data_loss {
         output.either(|| left.to_json(None), || left.explained())?;
@@ -89,14 +94,14 @@ async fn decide(
     }
     let generation = rand::random_range(1..=u32::MAX);
     force_new_cluster(engine, own_address(config, &left.survivor), generation).await?;
-    let text = format!("{generation:08x}");
+    let text = generation_text(generation);
     output.either(
         || left.to_json(Some(&text)),
         || {
             format!(
                 "Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
-                 and `cairn status -o json` counts it.\nStart it without `join` and with itself as the only one of `members`; \
-                 then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
+                 and `cairn status -o json` counts it.\nStart it without `join` and `mode`, and with itself as the only one of \
+                 `members`; then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
                  `cairn members add` it. Clients must be started anew.",
                 config.cluster
             )
@@ -115,7 +120,7 @@ fn own_address(config: &NodeConfig, survivor: &Survivor) -> MemberAddress {
     }
 }
 
-async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left> {
+async fn survey(config: &NodeConfig, survivor: Survivor, generation: u32) -> anyhow::Result<Left> {
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (id, address) in survivor.voters.iter().filter(|(id, _)| **id != survivor.id) {
         let options = Options::new([address.client.clone()]).deadline(NODE_TIMEOUT);
@@ -130,6 +135,7 @@ async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left>
         match status {
             Ok(status) if status.node_id == id.as_u64() => answers.push(Answer {
                 id: *id,
+                generation: status.generation,
                 last_log: (status.last_log_term, status.last_log_index),
                 applied_index: status.applied_index,
             }),
@@ -141,7 +147,7 @@ async fn survey(config: &NodeConfig, survivor: Survivor) -> anyhow::Result<Left>
             Err(error) => missing.push(format!("{id} at {}: {error}", address.client)),
         }
     }
-    Ok(Left { survivor, answers, missing })
+    Ok(Left { survivor, generation, answers, missing })
 }
 
 impl Left {
@@ -156,6 +162,15 @@ impl Left {
                 self.survivor.id
             ))
             .into());
+        }
+        let anew = self.answers.iter().find(|answer| answer.generation != self.generation);
+        if let Some(Answer { id, generation, .. }) = anew {
+            bail!(
+                "member {id} answers and belongs to generation {}, this directory to {}: the cluster was made anew already. What \
+                 this directory holds is not part of it: give this node an empty one and `join`",
+                generation_text(*generation),
+                generation_text(self.generation)
+            );
         }
         let mut there: BTreeSet<NodeId> = self.answers.iter().map(|answer| answer.id).collect();
         there.insert(self.survivor.id);
@@ -186,15 +201,16 @@ impl Left {
             self.survivor.applied.map_or_else(|| "-".into(), |id| id.index.to_string()),
             "this directory".into(),
         ];
-        let others =
-            self.answers.iter().map(|Answer { id, last_log: (term, index), applied_index }| {
+        let others = self.answers.iter().map(
+            |Answer { id, last_log: (term, index), applied_index, .. }| {
                 vec![
                     id.to_string(),
                     format!("{term}-{index}"),
                     applied_index.to_string(),
                     "answers".into(),
                 ]
-            });
+            },
+        );
         let rows = std::iter::once(own).chain(others).collect();
         format!(
             "{}\n\nOf {} voters {} are there: no majority. What only the missing ones held is lost for good if you go on; \
@@ -208,7 +224,7 @@ impl Left {
     }
 
     fn to_json(&self, generation: Option<&str>) -> Value {
-        let one = |Answer { id, last_log: (term, index), applied_index }: &Answer| {
+        let one = |Answer { id, last_log: (term, index), applied_index, .. }: &Answer| {
             json!({ "node_id": id.to_string(), "last_log_term": term, "last_log_index": index,
                     "applied_index": applied_index })
         };
@@ -245,6 +261,7 @@ mod tests {
         let set = |slots: &&[u16]| slots.iter().map(|slot| node(*slot)).collect();
         let answer = |(slot, last_log): &(u16, (u64, u64))| Answer {
             id: node(*slot),
+            generation: 0,
             last_log: *last_log,
             applied_index: 0,
         };
@@ -258,6 +275,7 @@ mod tests {
                     .collect::<BTreeMap<_, _>>(),
                 configurations: configurations.iter().map(set).collect(),
             },
+            generation: 0,
             answers: answers.iter().map(answer).collect(),
             missing: Vec::new(),
         }

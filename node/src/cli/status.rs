@@ -3,6 +3,7 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table_with_notes};
+use cairn_client::proto::generation_text;
 use cairn_client::{DurabilityStatus, Error, ModeStatus, NodeStatus, OperatorCall, StorageStatus};
 use cairn_engine::MemberState;
 use cairn_node::config::format_rounded;
@@ -90,6 +91,7 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "cluster_version": node.versions.as_ref().map(|versions| versions.cluster),
         "unsafe_recoveries": node.unsafe_recoveries,
         "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
+        "generation": generation_text(node.generation),
         "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),
         "storage": node.storage.as_ref().map(storage_json),
         "durability": node.durability.as_ref().map(durability_json),

@@ -117,8 +117,9 @@ impl KvService {
         KvService { inner: Arc::new(inner) }
     }
 
-    /// Who makes this request.
+    /// Who makes this request. It means this cluster.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        refusal::other_generation(request.metadata(), self.inner.engine.generation())?;
         let credentials = Credentials::of(request.extensions(), request.metadata());
         let identity = self.inner.access.identify(&credentials).map_err(refusal::denied)?;
         Ok(Caller::of(identity, request.extensions(), &self.inner.reader))

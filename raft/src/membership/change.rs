@@ -149,6 +149,9 @@ impl Reconciler {
                 None => refused(format!("slot {slot} has no learner: `cairn members add {slot}`")),
             };
         };
+        if let Some(old) = voter {
+            self.leaves(old).await?;
+        }
         let Some(joins) = self.pending_join(slot).filter(|joins| joins.id == learner) else {
             return refused(format!("learner {learner} does not answer: look after its node"));
         };
@@ -180,6 +183,13 @@ impl Reconciler {
                 None => Ok(None),
             };
         }
+        if seen.voters.len() == 1 {
+            return refused(format!(
+                "{old} is the only voter, so nobody could lead while another node takes its slot: `cairn members add` another \
+                 slot first"
+            ));
+        }
+        self.leaves(old).await?;
         let Some(joins) = self.pending_join(slot).filter(|joins| joins.id != old) else {
             return waits(format!(
                 "no other node of slot {slot} asks to join: start one with an empty data directory, `slot = {slot}` and \
@@ -200,7 +210,6 @@ impl Reconciler {
         let after: BTreeSet<NodeId> =
             seen.voters.iter().copied().filter(|voter| *voter != old).chain([new]).collect();
         check(&seen.healthy.iter().copied().chain([new]).collect(), &after)?;
-        self.leaves(old).await?;
         self.take(Step::Replace { old, new }, &seen.metrics.membership_config).await;
         self.done_if(|metrics| votes(metrics, new) && !votes(metrics, old))
     }

@@ -88,7 +88,11 @@ impl Reconciler {
         runtime::timeout(limit, known).await
     }
 
-    /// A leader that leaves hands leadership over first, so that its successor removes it.
+    /// A leader that leaves hands leadership over first, so that the next leader removes it.
+    ///
+    /// The story behind "first": the member of slot 4 led, and was to be replaced. It refuses whoever
+    /// claims its own slot, so it never heard the request to join of the node that should take over,
+    /// and waited for that request for good.
     pub(super) async fn leaves(&self, leaves: NodeId) -> Result<(), ChangeError> {
         if leaves != self.member.identity.id() {
             return Ok(());

@@ -254,9 +254,9 @@ impl Peer for PeerService {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
         let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
-        if identity.is_other_generation(request.envelope.as_ref()) {
-            let asks = NodeId::from_u64(request.envelope.map_or(0, |envelope| envelope.sender));
-            let envelope = identity.to(asks);
+        // Nothing of it is recorded.
+        if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
+            let envelope = Some(envelope);
             let answer = proto::HelloResponse { envelope, uninitialized, ..Default::default() };
             return Ok(Response::new(answer));
         }

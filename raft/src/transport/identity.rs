@@ -58,6 +58,8 @@ pub(crate) struct PeerIdentity {
     foreign_logged: Arc<Mutex<Option<runtime::Instant>>>,
     /// When a message of a member that speaks too little was last logged.
     old_logged: Arc<Mutex<Option<runtime::Instant>>>,
+    /// When a request of another generation was last logged.
+    generation_logged: Arc<Mutex<Option<runtime::Instant>>>,
 }
 
 /// An answer, which names its sender and receiver.
@@ -108,6 +110,7 @@ impl PeerIdentity {
             tls: None,
             foreign_logged: Arc::default(),
             old_logged: Arc::default(),
+            generation_logged: Arc::default(),
         }
     }
 
@@ -143,6 +146,7 @@ impl PeerIdentity {
             tls: None,
             foreign_logged: Arc::default(),
             old_logged: Arc::default(),
+            generation_logged: Arc::default(),
         }
     }
 
@@ -185,9 +189,8 @@ impl PeerIdentity {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Whether a Hello is of this cluster's name and of another generation. Nothing of it is recorded:
-    /// it is only told which generation this is.
-    pub(crate) fn is_other_generation(&self, envelope: Option<&Envelope>) -> bool {
+    /// Whether a message is of this cluster's name and of another generation.
+    fn is_other_generation(&self, envelope: Option<&Envelope>) -> bool {
         envelope.is_some_and(|envelope| {
             envelope.cluster == *self.cluster && envelope.generation != self.generation()
         })
@@ -225,6 +228,7 @@ impl PeerIdentity {
         envelope: Option<&Envelope>,
     ) -> Result<NodeId, Status> {
         self.check_certificate(remote, envelope)?;
+        self.log_other_generation(envelope);
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
         match receiver == self.id {
@@ -233,6 +237,46 @@ impl PeerIdentity {
                 Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
             }
         }
+    }
+
+    /// Why this member does not hear another one.
+    fn of_other_generation(&self, envelope: &Envelope) -> String {
+        format!(
+            "member {} belongs to generation {} of the cluster, and {} to generation {}: an operator made the cluster anew \
+             of one member alone; what the other one holds is not part of it, so give that one an empty data directory",
+            NodeId::from_u64(envelope.sender),
+            generation_text(envelope.generation),
+            self.id,
+            generation_text(self.generation())
+        )
+    }
+
+    /// Logs that a member of another generation asked. Without this only the member that is refused
+    /// says why.
+    fn log_other_generation(&self, envelope: Option<&Envelope>) {
+        let Some(envelope) = envelope.filter(|_| self.is_other_generation(envelope)) else {
+            return;
+        };
+        let now = runtime::now();
+        let mut logged = self.generation_logged.lock();
+        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            *logged = Some(now);
+            tracing::warn!(node = %self.id, "refused: {}", self.of_other_generation(envelope));
+        }
+    }
+
+    /// Says to whoever sent a Hello of another generation which one this is. A node that was never
+    /// part of a cluster has none and takes it from the answer, so only others are logged.
+    pub(crate) fn told_other_generation(
+        &self,
+        remote: &Remote,
+        envelope: Option<&Envelope>,
+    ) -> Option<Envelope> {
+        let envelope = envelope.filter(|_| self.is_other_generation(envelope))?;
+        if envelope.generation != 0 && self.check_certificate(remote, Some(envelope)).is_ok() {
+            self.log_other_generation(Some(envelope));
+        }
+        self.to(NodeId::from_u64(envelope.sender))
     }
 
     /// The sender of a Hello, which names only the receiver's slot, or 0 for whoever listens.
@@ -343,14 +387,7 @@ impl PeerIdentity {
             )));
         }
         if envelope.generation != self.generation() {
-            return Err(refused(format!(
-                "member {sender} belongs to generation {} of the cluster, and {} to generation {}: an operator made the \
-                 cluster anew of one member alone; what the other one holds is not part of it, so give that one an empty \
-                 data directory",
-                generation_text(envelope.generation),
-                self.id,
-                generation_text(self.generation())
-            )));
+            return Err(refused(self.of_other_generation(envelope)));
         }
         if envelope.protocol != PROTOCOL {
             return Err(refused(format!(

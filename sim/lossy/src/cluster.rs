@@ -247,13 +247,8 @@ impl Cluster {
 
     /// Gives a machine a boot id that it never had.
     fn new_boot(&mut self, number: usize) -> Result<()> {
-        let id: u128 = self.rng.random();
-        let digits = format!("{:032x}", id | 1);
-        let groups: Vec<&str> = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)]
-            .iter()
-            .filter_map(|(from, to)| digits.get(*from..*to))
-            .collect();
-        std::fs::write(&self.machine(number)?.boot_id_file, groups.join("-"))?;
+        let id = boot_id(&mut self.rng);
+        std::fs::write(&self.machine(number)?.boot_id_file, id)?;
         Ok(())
     }
 
@@ -397,6 +392,17 @@ impl Drop for Cluster {
         }
         self.machines.clear();
     }
+}
+
+/// A kernel boot id that no machine ever had.
+pub fn boot_id(rng: &mut StdRng) -> String {
+    let id: u128 = rng.random();
+    let digits = format!("{:032x}", id | 1);
+    let groups: Vec<&str> = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)]
+        .iter()
+        .filter_map(|(from, to)| digits.get(*from..*to))
+        .collect();
+    groups.join("-")
 }
 
 /// A text field of a status.

@@ -240,7 +240,6 @@ impl Kv for Node {
             members: self.members.lock().unwrap().iter().map(member).collect(),
             server_version: "test".to_owned(),
             protocol: self.cluster.protocol,
-            ..Default::default()
         }))
     }
 

@@ -1,21 +1,28 @@
-//! The life of a cluster with certificates: it grows from one member to five, loses a disk, moves,
-//! is drained for restarts, and shrinks to one again. Clients work throughout, and in the middle of
-//! each step a process is killed.
+//! The life of a cluster with certificates: it is formed, grows from one member to five, loses a disk,
+//! moves, is drained and upgraded, and shrinks to one again. Clients work throughout. In the middle of
+//! each step a process is killed, or a machine loses its power.
+//!
+//! `CAIRN_NEXT` names a build of the next version to upgrade to. Without it the members are drained
+//! and restarted with the same build.
 
 use crate::support::clients::SharedKeys;
-use crate::support::{Cluster, WAIT_LIMIT, finish, value_of};
-use serde_json::Value;
+use crate::support::machine::can_have_machines;
+use crate::support::{Cluster, Hosts, WAIT_LIMIT, finish, value_of};
+use cairn_raft::VERSION;
+use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Instant;
 
-/// How many writes are acknowledged between the beginning of a step and its kill, in turns.
+/// How many writes are acknowledged between the beginning of a step and its fault, in turns.
 const ACKNOWLEDGED_BEFORE: [usize; 4] = [3, 0, 25, 10];
 
-/// What a change is refused with while the killed process is on its way back.
+/// What a change is refused with while the failed member is on its way back.
 const UNTIL_IT_IS_BACK: [&str; 4] =
     ["back first", "try again", "could take over", "does not answer at"];
 
 struct Life {
     cluster: Cluster,
+    hosts: Hosts,
     keys: SharedKeys,
     steps: usize,
 }
@@ -23,36 +30,54 @@ struct Life {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_grows_moves_is_replaced_and_shrinks_under_clients_while_its_processes_are_killed()
  {
-    tokio::time::timeout(WAIT_LIMIT * 8, live()).await.expect("the life ends in time");
+    tokio::time::timeout(WAIT_LIMIT * 8, live(Hosts::ThisOne))
+        .await
+        .expect("the life ends in time");
 }
 
-async fn live() {
-    let mut cluster = Cluster::growing(5, "128MiB", "storage.format_empty = \"true\"\n");
-    cluster.start_node(0);
-    cluster.wait_ready().await;
-    let mut keys = SharedKeys::new(&cluster);
-    keys.work();
-    let mut life = Life { cluster, keys, steps: 0 };
+/// Not a test of tokio: the runtime's threads must see the machines' disks.
+#[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
+fn a_cluster_grows_moves_is_replaced_and_shrinks_under_clients_while_its_machines_lose_power() {
+    if can_have_machines() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let life = async { tokio::time::timeout(WAIT_LIMIT * 8, live(Hosts::Machines)).await };
+        runtime.block_on(life).expect("the life ends in time");
+    }
+}
+
+async fn live(hosts: Hosts) {
+    let cluster = Cluster::growing(hosts, 5, "128MiB", "storage.format_empty = \"true\"\n");
+    let keys = SharedKeys::new(&cluster);
+    let mut life = Life { cluster, hosts, keys, steps: 0 };
+    life.form().await;
     life.grow().await;
     life.relax().await;
     life.replace().await;
     life.moves().await;
     life.drain().await;
     life.shrink().await;
+    let damage = life.cluster.damage;
+    let lost = damage.dropped + damage.torn > 0;
+    assert_eq!(
+        lost,
+        hosts == Hosts::Machines,
+        "only power cuts lose what was not synced: {damage:?}"
+    );
 }
 
 impl Life {
-    /// Runs a command, kills the process of this node in the middle of it, and starts it again. The
-    /// command succeeds nevertheless, if need be when it is given again.
+    /// Runs a command, lets this node fail in the middle of it, and starts it again. The command
+    /// succeeds nevertheless, if need be when it is given again.
     async fn step(&mut self, arguments: &[&str], victim: usize) -> Value {
+        self.until_recovered().await;
         let began = Instant::now();
         let arguments = [arguments, &["-o", "json"]].concat();
         let child = self.cluster.spawn(&arguments);
         let before = ACKNOWLEDGED_BEFORE[self.steps % ACKNOWLEDGED_BEFORE.len()];
         self.steps += 1;
         self.keys.wait_for(&self.cluster, before).await;
-        self.cluster.kill_node(victim);
-        self.cluster.start_node(victim);
+        self.fail(victim);
         let mut ran = finish(child);
         while ran.code == 4 && UNTIL_IT_IS_BACK.iter().any(|words| ran.stderr.contains(words)) {
             println!("refused for now: {}", ran.stderr.trim_end());
@@ -62,13 +87,38 @@ impl Life {
         }
         assert_eq!(ran.code, 0, "{arguments:?}: {}\n{}", ran.stderr, self.cluster.logs());
         println!(
-            "cairn {}: {:?}, with slot {} killed after {before} writes",
+            "cairn {}: {:?}, slot {} failed after {before} writes",
             arguments.join(" "),
             began.elapsed(),
             victim + 1
         );
         self.keys.wait_for(&self.cluster, 10).await;
         serde_json::from_str(&ran.stdout).expect("JSON")
+    }
+
+    /// Lets a node fail, and starts it again.
+    fn fail(&mut self, node: usize) {
+        self.cluster.fail_node(node);
+        self.cluster.start_node(node);
+    }
+
+    /// Waits until no member recovers from a power cut: mode `replicated` loses nothing if one machine
+    /// at a time loses its power.
+    async fn until_recovered(&self) {
+        if self.hosts == Hosts::Machines {
+            self.cluster
+                .until_all("nobody recovers", |node| node.member_state != "recovering")
+                .await;
+        }
+    }
+
+    /// Starts a node, and lets it fail as soon as it has said something.
+    async fn start_twice(&mut self, node: usize) {
+        let before = self.cluster.log(node).len();
+        self.cluster.start_node(node);
+        let speaks = async || (self.cluster.log(node).len() > before).then_some(());
+        self.cluster.until("it says something", speaks).await;
+        self.fail(node);
     }
 
     /// Lets the clients pause for a check of everything.
@@ -94,6 +144,19 @@ impl Life {
     fn other(&self, node: usize) -> usize {
         let mut nodes = 0..self.cluster.len();
         nodes.find(|other| *other != node && self.cluster.runs(*other)).expect("another node")
+    }
+
+    /// One member, that fails before it has formed the cluster, and when it has.
+    async fn form(&mut self) {
+        self.start_twice(0).await;
+        self.cluster.wait_ready().await;
+        self.fail(0);
+        self.cluster.wait_ready().await;
+        self.keys.work();
+        self.keys.wait_for(&self.cluster, 10).await;
+        self.fail(0);
+        self.keys.wait_for(&self.cluster, 10).await;
+        self.check("formed").await;
     }
 
     async fn grow(&mut self) {
@@ -138,20 +201,22 @@ impl Life {
     async fn replace(&mut self) {
         let statuses = self.cluster.statuses().await;
         let before = statuses.into_iter().find(|status| status.slot == 3).expect("it runs");
-        self.cluster.kill_node(2);
-        std::fs::remove_dir_all(self.cluster.data(2)).expect("the directory");
+        self.until_recovered().await;
+        self.cluster.fail_node(2);
+        self.cluster.lose_disk(2);
         self.cluster.start_node(2);
         self.keys.wait_for(&self.cluster, 10).await;
         let leader = self.cluster.leader().await;
-        self.cluster.kill_node(leader);
-        self.cluster.start_node(leader);
+        self.fail(leader);
         self.cluster.wait_replaced(&before).await;
 
-        // A machine that is alive, by another one.
+        // A machine that is alive and leads, by another one. The story: the member of the slot led,
+        // and the command waited for ever, since that member refuses whoever claims its slot.
+        self.until_recovered().await;
+        let moved = self.cluster.cairn(&["leader", "move", "4"]);
+        assert_eq!(moved.code, 0, "{moved:?}");
         let successor = self.cluster.start_successor(3);
-        let leader = self.cluster.leader().await;
-        let victim = if leader == 3 { 0 } else { leader };
-        let done = self.step(&["members", "replace", "4"], victim).await;
+        let done = self.step(&["members", "replace", "4"], 0).await;
         assert_eq!(done["done"], true, "{done}");
         self.cluster.succeed(3, successor);
         self.cluster.wait_ready().await;
@@ -171,7 +236,8 @@ impl Life {
         self.step(&["leader", "move", "2"], victim).await;
         let leads = async || (self.cluster.leader().await == 1).then_some(());
         self.cluster.until("slot 2 leads", leads).await;
-        self.cluster.kill_node(1);
+        self.until_recovered().await;
+        self.cluster.fail_node(1);
         self.cluster.move_node(1);
         self.cluster.start_node(1);
         self.cluster.wait_ready().await;
@@ -189,6 +255,7 @@ impl Life {
     }
 
     async fn drain(&mut self) {
+        let next = std::env::var_os("CAIRN_NEXT").map(PathBuf::from);
         for node in 0..5 {
             let slot = (node + 1).to_string();
             let done = self.step(&["leader", "drain", &slot], self.other(node)).await;
@@ -199,13 +266,33 @@ impl Life {
                 (own.drained.is_some() && own.role != "leader").then_some(())
             };
             self.cluster.until("it is drained and does not lead", drained).await;
+            self.until_recovered().await;
             assert_eq!(self.cluster.stop_node(node), 0);
-            self.cluster.start_node(node);
+            if let Some(next) = &next {
+                self.cluster.install(node, next);
+            }
+            self.start_twice(node).await;
             self.cluster.wait_ready().await;
         }
         let restarted = |status: &cairn_client::NodeStatus| status.drained.is_none();
         self.cluster.until_all("a restart ends it", restarted).await;
         self.check("drained and restarted one by one").await;
+        if next.is_some() {
+            self.finish_upgrade().await;
+        }
+    }
+
+    async fn finish_upgrade(&mut self) {
+        let may_finish = async || {
+            let ran = self.cluster.cairn(&["upgrade", "check", "-o", "json"]);
+            let seen: Value = serde_json::from_str(&ran.stdout).ok()?;
+            (seen["may_finish"] == true).then_some(())
+        };
+        self.cluster.until("every member's version is known", may_finish).await;
+        let leader = self.cluster.leader().await;
+        let done = self.step(&["upgrade", "finish", "--yes"], leader).await;
+        assert_eq!(done["cluster_version"], json!(VERSION + 1), "{done}");
+        self.check("upgraded").await;
     }
 
     async fn remove(&mut self, node: usize, victim: usize) {
@@ -238,8 +325,7 @@ impl Life {
         self.check("shrunk to one").await;
 
         // What is left stands alone.
-        self.cluster.kill_node(left[0]);
-        self.cluster.start_node(left[0]);
+        self.fail(left[0]);
         self.cluster.wait_ready().await;
         self.check("alone").await;
     }

@@ -1,5 +1,18 @@
 //! Clients that share keys, as in the simulation: what they are told is checked for linearizability,
 //! together with a listing of everything, each time they pause.
+//!
+//! The check is that of the simulation, `cairn-clients`:
+//! - all answers to puts, deletes, conditional writes, writes of several keys, gets and lists have one
+//!   order that respects real time and the versions that clients saw. A search finds that order or
+//!   shows that there is none (Wing & Gong, with Lowe's memory); one that gives up counts as a fault.
+//!   Several clients write and read each key at once;
+//! - every value that was read was written, and each acknowledged write is there at the pause, or a
+//!   later one replaced it;
+//! - a write without an answer may take effect at any time later, also behind the pause, or never.
+//!
+//! It is weaker than "linearizable" in three ways. Each group of keys is searched alone, which is
+//! enough only because no request touches two groups. Stale reads are not asked for. The listing that
+//! ends a period counts as one read of each group, taken after all answers.
 
 use super::Cluster;
 use bytes::Bytes;
@@ -18,6 +31,8 @@ const CLIENTS: u32 = 4;
 const GROUPS: u32 = 8;
 const SEED: u64 = 7;
 const POLL: Duration = Duration::from_millis(5);
+/// A key of the test's own. The clients do not know it, and their check leaves it out.
+pub const OWN_KEY: &str = "story";
 /// A page, of many groups of keys.
 const PAGE_BYTES: u64 = 2 << 20;
 
@@ -72,6 +87,15 @@ impl SharedKeys {
         SharedKeys { ledger, stop: Arc::default(), working: Vec::new(), paused, acknowledged: 0 }
     }
 
+    /// Gives the paused clients connections that know of no cluster yet. Returns the former ones.
+    pub fn reconnect(&mut self, cluster: &Cluster) -> Vec<Client> {
+        let anew = |worker: &mut Worker| {
+            let options = cluster.options().deadline(profile().deadline);
+            std::mem::replace(&mut worker.client, options.build().expect("good options"))
+        };
+        self.paused.iter_mut().map(anew).collect()
+    }
+
     pub fn work(&mut self) {
         self.stop = Arc::default();
         let start = |worker: Worker| tokio::spawn(worker.run(Arc::clone(&self.stop)));
@@ -116,7 +140,8 @@ async fn listing(client: &Client) -> Listing {
     while let Some(key) = after {
         let page = ListOptions::default().max_bytes(PAGE_BYTES).start_after(key);
         let page = client.list(page).await.expect("the cluster serves");
-        let items = page.items.into_iter().map(|item| (item.key, item.value, item.version.0));
+        let items = page.items.into_iter().filter(|item| item.key != OWN_KEY);
+        let items = items.map(|item| (item.key, item.value, item.version.0));
         after = listing.page(items.collect(), page.more);
     }
     listing

@@ -4,12 +4,15 @@
 pub mod certificates;
 pub mod clients;
 pub mod load;
+pub mod machine;
 pub mod raw;
 pub mod stranger;
 
 use cairn_client::{Client, NodeStatus, Options};
+use cairn_lossy::disk::Damage;
 use cairn_ports::HeldPort;
 use certificates::Certificates;
+use machine::Machine;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -129,13 +132,26 @@ pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
 
 /// A cluster of server processes.
 pub struct Cluster {
-    pub folder: TempDir,
     /// The token of the clients that this makes.
     token: Option<String>,
     nodes: Vec<Server>,
     ports: Vec<HeldPort>,
     /// The cluster has certificates, and this is where.
     pub certificates: Option<Certificates>,
+    /// What the disks lost in power cuts.
+    pub damage: Damage,
+    /// The last field: the machines' disks in it must be unmounted before it is removed.
+    pub folder: TempDir,
+}
+
+/// Where the nodes of a cluster run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// All on the machine of the test.
+    ThisOne,
+    /// Each on a machine of its own, whose power can be cut. The test calls
+    /// [`machine::can_have_machines`] first.
+    Machines,
 }
 
 struct Server {
@@ -145,6 +161,7 @@ struct Server {
     data: PathBuf,
     client_address: String,
     process: Option<Child>,
+    machine: Option<Machine>,
 }
 
 impl Server {
@@ -189,20 +206,20 @@ impl Cluster {
 
     /// The same with certificates, which the command line makes.
     pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
-        Cluster::secured_of((size, size), storage_bytes, more)
+        Cluster::secured_of(Hosts::ThisOne, (size, size), storage_bytes, more)
     }
 
-    /// The same, where only the first one forms a cluster, and the others can join it.
-    pub fn growing(size: usize, storage_bytes: &str, more: &str) -> Cluster {
-        Cluster::secured_of((size, 1), storage_bytes, more)
+    /// The same on these hosts, where only the first one forms a cluster, and the others can join it.
+    pub fn growing(hosts: Hosts, size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::secured_of(hosts, (size, 1), storage_bytes, more)
     }
 
-    fn secured_of(sizes: (usize, usize), storage_bytes: &str, more: &str) -> Cluster {
+    fn secured_of(hosts: Hosts, sizes: (usize, usize), storage_bytes: &str, more: &str) -> Cluster {
         let keys = |folder: &Path, slot: usize| {
             let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
             format!("{keys}{more}")
         };
-        let mut cluster = Cluster::format_of(sizes, storage_bytes, keys);
+        let mut cluster = Cluster::format_of(hosts, sizes, storage_bytes, keys);
         let certificates = Certificates::make(cluster.folder.path(), sizes.0);
         cluster.certificates = Some(certificates);
         cluster
@@ -211,7 +228,7 @@ impl Cluster {
     /// The same as [`Cluster::growing`], without certificates.
     pub fn growing_insecure(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let more = |_: &Path, _| format!("insecure = true\n{more}");
-        Cluster::format_of((size, 1), storage_bytes, more)
+        Cluster::format_of(Hosts::ThisOne, (size, 1), storage_bytes, more)
     }
 
     /// `more`: further lines of the configuration of a slot.
@@ -220,11 +237,12 @@ impl Cluster {
         storage_bytes: &str,
         more: impl Fn(&Path, usize) -> String,
     ) -> Cluster {
-        Cluster::format_of((size, size), storage_bytes, more)
+        Cluster::format_of(Hosts::ThisOne, (size, size), storage_bytes, more)
     }
 
     /// `initial` of `size` form the cluster; the others know the first one to join it.
     fn format_of(
+        hosts: Hosts,
         (size, initial): (usize, usize),
         storage_bytes: &str,
         more: impl Fn(&Path, usize) -> String,
@@ -235,7 +253,12 @@ impl Cluster {
         let mut nodes = Vec::new();
         for (number, own) in members.iter().enumerate() {
             let slot = number + 1;
-            let dir = folder.path().join(format!("data-{slot}"));
+            let machine =
+                (hosts == Hosts::Machines).then(|| Machine::new(folder.path(), &slot.to_string()));
+            let dir = match &machine {
+                Some(machine) => machine.data(),
+                None => folder.path().join(format!("data-{slot}")),
+            };
             let mut text = format!(
                 "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
                  listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{}\n",
@@ -244,6 +267,7 @@ impl Cluster {
                 own[2],
                 more(folder.path(), slot)
             );
+            text.extend(machine.as_ref().map(Machine::keys));
             let initial_members = if number < initial { &members[..initial] } else { &[] };
             if number >= initial {
                 text += &format!("join = [\"{}\"]\n", members[0][1]);
@@ -267,9 +291,11 @@ impl Cluster {
                 data: dir,
                 client_address: own[0].clone(),
                 process: None,
+                machine,
             });
         }
-        Cluster { folder, token: None, nodes, ports, certificates: None }
+        let damage = Damage::default();
+        Cluster { token: None, nodes, ports, certificates: None, damage, folder }
     }
 
     /// The same, for clients with this token.
@@ -308,6 +334,25 @@ impl Cluster {
             process.kill().expect("our own child");
             process.wait().expect("our own child");
         }
+    }
+
+    /// Cuts the power of the node's machine. A node without a machine of its own only gets SIGKILL.
+    pub fn fail_node(&mut self, node: usize) {
+        let server = &mut self.nodes[node];
+        if let Some(process) = &mut server.process {
+            process.kill().expect("our own child");
+        }
+        if let Some(machine) = &mut server.machine {
+            let damage = machine.cut_power();
+            println!("slot {} lost its power: {damage:?}", node + 1);
+            self.damage.add(damage);
+        }
+        self.kill_node(node);
+    }
+
+    /// Takes the disk of a node that is down.
+    pub fn lose_disk(&self, node: usize) {
+        std::fs::remove_dir_all(self.data(node)).expect("the directory");
     }
 
     /// Sends SIGKILL to all before it waits for any of them.
@@ -369,6 +414,18 @@ impl Cluster {
         self.nodes[node].client_address = value_of(self.config(node), "listen.client");
     }
 
+    /// Lets a node's configuration name itself as the only member, and no mode.
+    pub fn configure_alone(&self, node: usize) {
+        let [client, peer] =
+            ["client", "peer"].map(|of| value_of(self.config(node), &format!("listen.{of}")));
+        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("mode"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        let own = format!("[members.{}]\nclient = \"{client}\"\npeer = \"{peer}\"\n", node + 1);
+        std::fs::write(&self.nodes[node].config, format!("{kept}{own}")).expect("a file");
+    }
+
     /// Lets a node's configuration name only this seed, and no members.
     pub fn join_only(&mut self, node: usize, seed: usize) {
         let seed = value_of(self.config(seed), "listen.peer");
@@ -413,7 +470,15 @@ impl Cluster {
             let before = format!("{key} = \"{}\"", value_of(self.config(node), key));
             text = text.replace(&before, &format!("{key} = \"{address}\""));
         }
-        let data = old.data.with_extension("next");
+        let machine = old.machine.as_ref().map(|machine| {
+            let own = Machine::new(self.folder.path(), &format!("{}-next", node + 1));
+            text = text.replace(&machine.keys(), &own.keys());
+            own
+        });
+        let data = match &machine {
+            Some(machine) => machine.data(),
+            None => old.data.with_extension("next"),
+        };
         text = text.replace(&format!("{:?}", old.data), &format!("{data:?}"));
         // A member refuses whoever claims its own slot.
         let seed = value_of(self.config(if node == 0 { 1 } else { 0 }), "listen.peer");
@@ -427,7 +492,8 @@ impl Cluster {
         let log = old.log.with_extension("next.log");
         let client_address = own[0].clone();
         let program = CAIRN.into();
-        let mut server = Server { program, config, log, data, client_address, process: None };
+        let mut server =
+            Server { program, config, log, data, client_address, process: None, machine };
         server.start(self.folder.path());
         Successor(server)
     }
@@ -499,11 +565,19 @@ impl Cluster {
         finish(self.spawn(arguments))
     }
 
-    /// The same, while it runs.
+    /// A command of the client against this node alone.
+    pub fn cairn_at(&self, node: usize, arguments: &[&str]) -> Ran {
+        finish(self.spawn_at(&self.nodes[node].client_address, arguments))
+    }
+
+    /// The same as [`Cluster::cairn`], while it runs.
     pub fn spawn(&self, arguments: &[&str]) -> Child {
-        let endpoints = self.endpoints().join(",");
+        self.spawn_at(&self.endpoints().join(","), arguments)
+    }
+
+    fn spawn_at(&self, endpoints: &str, arguments: &[&str]) -> Child {
         let mut all = arguments.to_vec();
-        all.extend(["--endpoints", &endpoints]);
+        all.extend(["--endpoints", endpoints]);
         let files = self.certificates.as_ref().map(|certificates| {
             certificates.files("client").map(|file| file.to_str().expect("text").to_owned())
         });

@@ -45,6 +45,7 @@ fn member(identities: Identities) -> PeerIdentity {
         tls: None,
         foreign_logged: Arc::default(),
         old_logged: Arc::default(),
+        generation_logged: Arc::default(),
     }
 }
 
