@@ -71,6 +71,7 @@ impl Life {
     /// succeeds nevertheless, if need be when it is given again.
     async fn step(&mut self, arguments: &[&str], victim: usize) -> Value {
         self.until_recovered().await;
+        self.until_unsynced(victim).await;
         let began = Instant::now();
         let arguments = [arguments, &["-o", "json"]].concat();
         let child = self.cluster.spawn(&arguments);
@@ -112,6 +113,22 @@ impl Life {
         }
     }
 
+    /// Waits until a voter may have acknowledged what it has not synced, if the mode allows that. After a
+    /// failure all wait for their syncs for a while, and a power cut then takes nothing.
+    async fn until_unsynced(&self, victim: usize) {
+        let unsynced = async || {
+            let all = self.cluster.statuses().await;
+            let own = all.iter().find(|node| usize::from(node.slot) == victim + 1)?;
+            let replicated = own.modes.as_ref().is_some_and(|mode| mode.effective == "replicated");
+            let acknowledges = own.member_state == "active" && replicated;
+            let unsynced = own.storage.as_ref().is_some_and(|storage| storage.unsynced_acks);
+            (unsynced || !acknowledges).then_some(())
+        };
+        if self.hosts == Hosts::Machines {
+            self.cluster.until("it acknowledges before it syncs", unsynced).await;
+        }
+    }
+
     /// Starts a node, and lets it fail as soon as it has said something.
     async fn start_twice(&mut self, node: usize) {
         let before = self.cluster.log(node).len();
@@ -140,10 +157,11 @@ impl Life {
         slots
     }
 
-    /// Some running node that is not this one.
+    /// Some running node that is not this one, in turns.
     fn other(&self, node: usize) -> usize {
-        let mut nodes = 0..self.cluster.len();
-        nodes.find(|other| *other != node && self.cluster.runs(*other)).expect("another node")
+        let others = (0..self.cluster.len()).filter(|other| *other != node);
+        let running: Vec<usize> = others.filter(|other| self.cluster.runs(*other)).collect();
+        running[self.steps % running.len()]
     }
 
     /// One member, that fails before it has formed the cluster, and when it has.
@@ -202,6 +220,7 @@ impl Life {
         let statuses = self.cluster.statuses().await;
         let before = statuses.into_iter().find(|status| status.slot == 3).expect("it runs");
         self.until_recovered().await;
+        self.until_unsynced(2).await;
         self.cluster.fail_node(2);
         self.cluster.lose_disk(2);
         self.cluster.start_node(2);
@@ -237,6 +256,7 @@ impl Life {
         let leads = async || (self.cluster.leader().await == 1).then_some(());
         self.cluster.until("slot 2 leads", leads).await;
         self.until_recovered().await;
+        self.until_unsynced(1).await;
         self.cluster.fail_node(1);
         self.cluster.move_node(1);
         self.cluster.start_node(1);
