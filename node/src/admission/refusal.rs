@@ -30,16 +30,17 @@ pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
 
 /// Refuses a client that began with another generation of the cluster.
 pub(crate) fn other_generation(metadata: &MetadataMap, own: u32) -> Result<(), Status> {
+    let Some(meant) = metadata.get(GENERATION_KEY) else { return Ok(()) };
     let own = generation_text(own);
-    match metadata.get(GENERATION_KEY) {
-        Some(meant) if meant.as_encoded_bytes() != own.as_bytes() => {
+    match meant.as_encoded_bytes() == own.as_bytes() {
+        true => Ok(()),
+        false => {
             let message = format!(
                 "this node belongs to generation {own} of the cluster, the client began with another one: an operator made the \
                  cluster anew of one member alone; start the client anew"
             );
             Err(detail(Reason::OtherGeneration).into_status(Code::FailedPrecondition, message))
         }
-        _ => Ok(()),
     }
 }
 
