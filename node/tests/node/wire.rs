@@ -101,6 +101,29 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_means_another_generation_of_the_cluster_is_refused() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let mut kv = KvClient::new(channel(&cluster.endpoints()[0]).await);
+    fn meaning<M>(generation: &'static str, message: M) -> tonic::Request<M> {
+        let mut request = tonic::Request::new(message);
+        request.metadata_mut().insert(proto::GENERATION_KEY, generation.parse().expect("ASCII"));
+        request
+    }
+    let get = || proto::GetRequest { key: "k".into(), ..Default::default() };
+    for (generation, other) in [("00000000", false), ("00000007", true), ("0", true), ("", true)] {
+        let written = kv.write(meaning(generation, put("k", vec![1]))).await.map(drop);
+        let found = kv.get(meaning(generation, get())).await.map(drop);
+        let listed = kv.list(meaning(generation, proto::ListRequest::default())).await.map(drop);
+        let calls = futures::stream::empty();
+        let opened = kv.multiplex(meaning(generation, calls)).await.map(drop);
+        for answer in [written, found, listed, opened] {
+            let refused = answer.as_ref().err().map(|status| detail(status).reason());
+            assert_eq!(refused, other.then_some(Reason::OtherGeneration), "{answer:?}");
+        }
+    }
+}
+
 /// The story: the client's deadline was 400 ms as well, and on a busy machine it passed before the
 /// answer came. Here only the node's time is bounded: by its configuration, and by the timeout of a
 /// call in a stream.

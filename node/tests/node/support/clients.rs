@@ -87,10 +87,11 @@ impl SharedKeys {
         SharedKeys { ledger, stop: Arc::default(), working: Vec::new(), paused, acknowledged: 0 }
     }
 
-    /// Gives the paused clients connections that know of no cluster yet. Returns the former ones.
-    pub fn reconnect(&mut self, cluster: &Cluster) -> Vec<Client> {
+    /// Gives the paused clients connections that know of no cluster yet, and this node's address alone.
+    /// Returns the former ones.
+    pub fn reconnect(&mut self, cluster: &Cluster, node: usize) -> Vec<Client> {
         let anew = |worker: &mut Worker| {
-            let options = cluster.options().deadline(profile().deadline);
+            let options = cluster.options_of(&[node]).deadline(profile().deadline);
             std::mem::replace(&mut worker.client, options.build().expect("good options"))
         };
         self.paused.iter_mut().map(anew).collect()

@@ -509,7 +509,16 @@ impl Cluster {
     }
 
     pub fn options(&self) -> Options {
-        let options = Options::new(self.endpoints());
+        self.options_at(self.endpoints())
+    }
+
+    /// Options of a client that knows these nodes alone.
+    pub fn options_of(&self, nodes: &[usize]) -> Options {
+        self.options_at(nodes.iter().map(|node| self.nodes[*node].client_address.clone()))
+    }
+
+    fn options_at(&self, endpoints: impl IntoIterator<Item = String>) -> Options {
+        let options = Options::new(endpoints);
         let options = match &self.certificates {
             None => options,
             Some(certificates) => {
