@@ -52,7 +52,10 @@ async fn certificates_and_a_ca_are_replaced_under_load_and_no_request_fails() {
             let (options, stop, done) = (cluster.options(), Arc::clone(&stop), Arc::clone(&done));
             let files = Arc::clone(&files);
             tokio::spawn(async move {
-                let lasting = options.clone().connect().await.expect("a client");
+                let lasting = {
+                    let _complete = files.read().await;
+                    options.clone().connect().await.expect("a client")
+                };
                 for number in 0_u64.. {
                     if stop.load(Ordering::SeqCst) {
                         break;
