@@ -40,7 +40,10 @@ async fn set_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
         let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
         if let Some(leader) = leader {
             match leader.set_mode(mode).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    assert_eq!(leader.modes().cluster, Some(mode), "answered before it is applied");
+                    return Ok(());
+                }
                 Err(ChangeError::Refused(reason)) if !reason.contains("try again") => {
                     return Err(reason);
                 }
@@ -171,6 +174,10 @@ async fn a_live_member_is_replaced_only_when_an_operator_says_so() {
     tokio::time::sleep(std::time::Duration::from_secs(7)).await;
     let leader = cluster.replica(1).leader().unwrap().0.slot();
     assert!(cluster.replica(leader).status().members.iter().all(|member| member.id != new));
+    // It leads, and a member hears nobody who claims its own slot.
+    cluster.replica(leader).move_leader(Some(3)).await.unwrap();
+    let leads = |member: &Replica| (member.status().role == Role::Leader).then_some(());
+    until("the old one leads", || leads(cluster.replica(3))).await;
     change(&cluster, MemberChange::Replace(old)).await.unwrap();
     until("the new identity votes", || cluster.replica(4).votes().then_some(())).await;
     until("the old one knows", || cluster.replica(3).removed_reason()).await;
