@@ -189,7 +189,10 @@ pub(super) async fn read_log(
     let change = machine.change();
     let bounds = engine.log_bounds(GROUP);
     let applied = engine.applied(GROUP);
-    let mut next = bounds.purged.map_or(0, |purged| purged.index + 1);
+    // The blocks of an entry whose purge is due may hold another value: after a restart such an entry
+    // is there until it is applied once more, which needs no value.
+    let purged = bounds.purged.max(engine.purge_due(GROUP));
+    let mut next = purged.map_or(0, |purged| purged.index + 1);
     let Some(last) = bounds.last else { return };
     while next <= last.index {
         let entries = match engine.read_log(GROUP, next..last.index + 1, PAGE_BYTES).await {
