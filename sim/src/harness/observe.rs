@@ -189,14 +189,18 @@ pub(super) async fn read_log(
     let change = machine.change();
     let bounds = engine.log_bounds(GROUP);
     let applied = engine.applied(GROUP);
-    // The blocks of an entry whose purge is due may hold another value: after a restart such an entry
-    // is there until it is applied once more, which needs no value.
-    let purged = bounds.purged.max(engine.purge_due(GROUP));
-    let mut next = purged.map_or(0, |purged| purged.index + 1);
+    // After a restart an entry whose purge is due is there until it is applied once more, which
+    // needs no value: its blocks may hold another one.
+    let due = engine.purge_due(GROUP).map_or(0, |due| due.index + 1);
+    let mut next = bounds.purged.map_or(0, |purged| purged.index + 1);
     let Some(last) = bounds.last else { return };
     while next <= last.index {
         let entries = match engine.read_log(GROUP, next..last.index + 1, PAGE_BYTES).await {
             Ok(entries) => entries,
+            Err(_) if next < due => {
+                next += 1;
+                continue;
+            }
             Err(error) => {
                 // The log may have been purged or truncated, or the node killed, while it was read.
                 let purged =
