@@ -316,7 +316,7 @@ async fn a_damaged_value_is_not_taken_for_a_missing_one_and_the_rest_is_served()
 fn a_format_that_is_interrupted_removes_what_it_made() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = folder.path().join("node/data");
-    let arguments = ["format", "--cluster", "c", "--slot", "1", "--dir", "node", "--size", "6GiB"];
+    let arguments = ["format", "--cluster", "c", "--slot", "1", "--dir", "node", "--size", "3GiB"];
     let mut command = command(folder.path(), &arguments);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
     let mut sent = false;
