@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     /// The connection was refused, or is to another cluster now: the request had no effect, and the
     /// connection is not used again.
     NotSent(String),
+    /// The node is of another cluster, and was asked nothing.
+    OtherCluster(Error),
     /// The request may have been received and may take effect, now or later.
     Lost { why: String, timed_out: bool },
     /// The request is refused for good. It had no effect.

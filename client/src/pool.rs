@@ -127,24 +127,22 @@ impl Pool {
 
     /// Connects to the first node that answers, trying each once.
     pub(crate) async fn connect_any(&self) -> Result<(), Error> {
-        let mut tried = Vec::new();
-        let mut last = String::new();
+        let (mut tried, mut last, mut mismatch) = (Vec::new(), String::new(), None);
         for i in 0..self.seeds {
             let Some(node) = self.nth(self.start + i) else {
                 continue;
             };
             match self.connect(&node).await {
                 Ok(_) => return Ok(()),
-                Err(error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. })) => {
-                    return Err(error);
-                }
+                Err(error @ Error::ProtocolMismatch { .. }) => return Err(error),
+                Err(error @ Error::ClusterMismatch { .. }) => mismatch = Some(error),
                 Err(error) if error.is_denied() => return Err(error),
                 Err(Error::Unavailable { last_error, .. }) => last = last_error,
                 Err(error) => last = error.to_string(),
             }
             tried.push(node.address().to_owned());
         }
-        Err(Error::Unavailable { tried, last_error: last })
+        Err(mismatch.unwrap_or(Error::Unavailable { tried, last_error: last }))
     }
 
     pub(crate) async fn connect(&self, node: &Node) -> Result<Arc<Connection>, Error> {
@@ -220,12 +218,9 @@ impl Pool {
             let mut stub = connection.stub();
             let asked = stub.hello(pool.options.connect_timeout);
             // A node that does not answer is found out by the requests to it.
-            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await
-                && pool.learn(node.address(), hello).is_err()
-            {
-                // The channel connected again by itself, to a node that was started meanwhile as
-                // part of another cluster. A new connection says so to the caller.
-                node.discard(&connection);
+            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await {
+                // One of another cluster refuses the requests too.
+                pool.learn(node.address(), hello).ok();
             }
         });
     }

@@ -38,6 +38,8 @@ pub(crate) struct Attempts {
     /// The node that failed last. Another one is asked first.
     avoid: Option<Arc<Node>>,
     tried: Vec<String>,
+    /// Nodes of another cluster, or of another generation of it.
+    strangers: Vec<String>,
     last: Option<Failure>,
 }
 
@@ -51,6 +53,7 @@ impl Attempts {
             hint: None,
             avoid: None,
             tried: Vec::new(),
+            strangers: Vec::new(),
             last: None,
         }
     }
@@ -67,7 +70,7 @@ impl Attempts {
     /// A connection to the node to ask next.
     ///
     /// # Errors
-    /// The request's final error, if the deadline passes first or a node belongs to another
+    /// The request's final error, if the deadline passes first, or no node is of the client's
     /// cluster.
     pub(crate) async fn connection(
         &mut self,
@@ -88,20 +91,31 @@ impl Attempts {
                 pool.refresh_by(&node, &connection);
                 return Ok((node, connection));
             }
-            let why = match tokio::time::timeout(self.remaining(), pool.connect(&node)).await {
+            let failure = match tokio::time::timeout(self.remaining(), pool.connect(&node)).await {
                 Ok(Ok(connection)) => return Ok((node, connection)),
-                Ok(Err(
-                    error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. }),
-                )) => {
-                    return Err(error);
+                Ok(Err(error @ Error::ClusterMismatch { .. })) => {
+                    if self.is_last_stranger(pool, &node) {
+                        return Err(error);
+                    }
+                    Failure::OtherCluster(error)
                 }
+                Ok(Err(error @ Error::ProtocolMismatch { .. })) => return Err(error),
                 Ok(Err(error)) if error.is_denied() => return Err(error),
-                Ok(Err(Error::Unavailable { last_error, .. })) => last_error,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no connection before the deadline".to_owned(),
+                Ok(Err(Error::Unavailable { last_error, .. })) => Failure::NotSent(last_error),
+                Ok(Err(error)) => Failure::NotSent(error.to_string()),
+                Err(_) => Failure::NotSent("no connection before the deadline".to_owned()),
             };
-            self.failed(pool, &node, Failure::NotSent(why)).await?;
+            self.failed(pool, &node, failure).await?;
         }
+    }
+
+    /// Notes that `node` is of another cluster. Returns whether all are, so that nobody is left to
+    /// ask.
+    fn is_last_stranger(&mut self, pool: &Pool, node: &Node) -> bool {
+        if !self.strangers.iter().any(|address| address == node.address()) {
+            self.strangers.push(node.address().to_owned());
+        }
+        self.strangers.len() >= pool.len()
     }
 
     /// The node to ask next, or how long to wait until there is one.
@@ -163,6 +177,7 @@ impl Attempts {
             Failure::NotLeader(_)
                 | Failure::NoLeader
                 | Failure::NotSent(_)
+                | Failure::OtherCluster(_)
                 | Failure::Lost { .. }
                 | Failure::ElectionBlocked(_)
         ) {
@@ -174,7 +189,10 @@ impl Attempts {
         }
         let delay = self.delay(pool, &failure);
         // A node that is down explains less than a node that says why nobody is served.
-        let explained = matches!(self.last, Some(Failure::ElectionBlocked(_) | Failure::NoLeader));
+        let explained = matches!(
+            self.last,
+            Some(Failure::ElectionBlocked(_) | Failure::NoLeader | Failure::OtherCluster(_))
+        );
         if !(explained && matches!(failure, Failure::NotSent(_))) {
             self.last = Some(failure);
         }
@@ -231,7 +249,7 @@ impl Attempts {
             Some(Failure::Unreadable(message)) => {
                 Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
             }
-            Some(Failure::Refused(error)) => error.clone(),
+            Some(Failure::Refused(error) | Failure::OtherCluster(error)) => error.clone(),
         }
     }
 

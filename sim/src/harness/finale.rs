@@ -74,13 +74,15 @@ pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) -> Vec<usize> {
     dead
 }
 
-/// Starts these members, and waits until all of them run.
+/// Starts these members, and waits until all of them run. A leader gives a lost identity another
+/// one, so where an operator must let one lead first, such a member runs only after that.
 pub(super) async fn start(cluster: &Arc<Cluster>, members: &[usize]) {
     let machines = || members.iter().filter_map(|number| cluster.machines.get(*number));
     machines().for_each(|machine| cluster.start(machine));
-    if !wait_until(START_LIMIT, || machines().all(|machine| machine.condition() == Condition::Up))
-        .await
-    {
+    let runs = |machine: &Machine| {
+        machine.condition() == Condition::Up || machine.is_lost() && cluster.may_be_stuck()
+    };
+    if !wait_until(START_LIMIT, || machines().all(runs)).await {
         let conditions: Vec<_> = cluster.machines.iter().map(|m| (m.slot, m.condition())).collect();
         cluster
             .violation(Violation::new(LIVENESS, format!("not all nodes started: {conditions:?}")));

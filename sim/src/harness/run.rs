@@ -243,6 +243,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     if stuck {
         finale::decide(&cluster).await;
     }
+    finale::start(&cluster, &Vec::from_iter(0..cluster.machines.len())).await;
     let end = match cluster.decided() {
         true => None,
         false => Some(serve(&cluster, &hosts, last, &recorder).await?),

@@ -182,8 +182,13 @@ impl Node {
         let timeout =
             request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
         self.timeouts.lock().unwrap().push(timeout);
-        let step =
-            self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone());
+        let own = proto::generation_text(*self.generation.lock().unwrap());
+        let other =
+            request.metadata().get(proto::GENERATION_KEY).is_some_and(|meant| *meant != own);
+        let refusal = other.then(|| refuse(Reason::OtherGeneration));
+        let step = refusal.or_else(|| {
+            self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone())
+        });
         let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
         match step.unwrap_or(Step::Serve) {
             Step::Serve => Ok(Response::new(serve())),

@@ -14,6 +14,8 @@ use rand::RngExt;
 use std::time::Duration;
 
 const REMOVED: &str = "removed";
+/// For how long a disk hangs, unless it is restarted before.
+const HANGS: Duration = Duration::from_secs(10);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -31,6 +33,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(cut_in_a_removal(stage)),
+    },
+    Scenario {
+        name: "removal-before-one-that-stays-has-synced",
+        parts: &["one that stays has not synced", "it loses power", REMOVED, AGAIN],
+        seeds: 6,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(removed_before_synced(stage)),
     },
     Scenario {
         name: "leader-removed",
@@ -123,6 +133,29 @@ async fn cut_in_a_removal(mut stage: Stage) -> Played {
     tokio::time::timeout(CHANGE, removing).await.map_err(|_| "a removal")?.ok();
     stage.reached(REMOVED);
     stage.still_serves("after a power cut in the middle").await?;
+    stage.grow_again(&[leaves]).await
+}
+
+/// The disk of a member that is to stay hangs while the mode ends. It is in contact with the leader,
+/// and loses power with its unsynced-ack flag set.
+async fn removed_before_synced(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.acknowledged(10).await?;
+    let (_, leaves, stays) = stage.cast().await?;
+    let disk = stage.machine(stays)?.disk.clone();
+    disk.stall(HANGS, None);
+    stage.set_mode(Mode::Sync).await?;
+    stage.reached_if(stage.has_unsynced_acks(stays), "one that stays has not synced");
+    let removing = stage.removing(leaves);
+    stage.pass(0, 1_500).await;
+    stage.reached_if(stage.has_unsynced_acks(stays), "it loses power");
+    stage.cut(stays);
+    stage.pass(0, 1_000).await;
+    disk.stall(Duration::ZERO, None);
+    stage.start(&[stays]).await;
+    tokio::time::timeout(CHANGE, removing).await.map_err(|_| "a removal")?.ok();
+    stage.reached(REMOVED);
+    stage.still_serves("after one that had not synced lost power").await?;
     stage.grow_again(&[leaves]).await
 }
 
