@@ -1,7 +1,7 @@
 //! Reads, lists and node statuses.
 use std::time::Duration;
 
-use crate::fake::{Cluster, Node, Step, WAIT_LIMIT, dead, not_leader, options, refuse};
+use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions};
 use futures::TryStreamExt;

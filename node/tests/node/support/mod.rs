@@ -10,7 +10,7 @@ mod program;
 pub mod raw;
 pub mod stranger;
 
-pub use cluster::{Cluster, Hosts, Successor, value_of};
+pub use cluster::{Cluster, Hosts, value_of};
 pub use program::{CAIRN, Ran, command, finish, finish_within, hold, http_get, run, watch};
 
 use std::time::Duration;

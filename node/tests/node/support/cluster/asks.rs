@@ -1,0 +1,196 @@
+//! What a test asks of a running cluster: through clients, by commands, and of the system.
+
+use super::{Cluster, Server};
+use crate::support::program::{Ran, command, finish};
+use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
+use cairn_client::{Client, NodeStatus, Options};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+impl Cluster {
+    pub fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.client_address.clone()).collect()
+    }
+
+    pub fn options(&self) -> Options {
+        self.options_at(self.endpoints())
+    }
+
+    /// Options of a client that knows these nodes alone.
+    pub fn options_of(&self, nodes: &[usize]) -> Options {
+        self.options_at(nodes.iter().map(|node| self.nodes[*node].client_address.clone()))
+    }
+
+    fn options_at(&self, endpoints: impl IntoIterator<Item = String>) -> Options {
+        let options = Options::new(endpoints);
+        let options = match &self.certificates {
+            None => options,
+            Some(certificates) => {
+                let [ca, certificate, key] = certificates.files("client");
+                options.tls(ca, certificate, key)
+            }
+        };
+        self.token.iter().fold(options, |options, token| options.token(token).expect("a token"))
+    }
+
+    /// A client with a long deadline.
+    pub fn client(&self) -> Client {
+        self.options().deadline(WAIT_LIMIT).build().expect("good options")
+    }
+
+    pub fn logs(&self) -> String {
+        let read = |node: &Server| std::fs::read_to_string(&node.log).unwrap_or_default();
+        self.nodes
+            .iter()
+            .map(|node| format!("--- {}\n{}", node.log.display(), read(node)))
+            .collect()
+    }
+
+    /// Bytes of memory that a running node has now.
+    pub fn memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmRSS:")
+    }
+
+    /// The peak since [`Cluster::forget_peak`].
+    pub fn peak_memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmHWM:")
+    }
+
+    pub fn forget_peak(&self, node: usize) {
+        std::fs::write(self.proc(node).join("clear_refs"), "5").expect("our own child");
+    }
+
+    fn proc(&self, node: usize) -> PathBuf {
+        let process = self.nodes[node].process.as_ref().expect("it runs");
+        PathBuf::from(format!("/proc/{}", process.id()))
+    }
+
+    fn memory_of(&self, node: usize, what: &str) -> u64 {
+        let status =
+            std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    /// A command of the client against this cluster.
+    pub fn cairn(&self, arguments: &[&str]) -> Ran {
+        finish(self.spawn(arguments))
+    }
+
+    /// A command of the client against this node alone.
+    pub fn cairn_at(&self, node: usize, arguments: &[&str]) -> Ran {
+        finish(self.spawn_at(&self.nodes[node].client_address, arguments))
+    }
+
+    /// The same as [`Cluster::cairn`], while it runs.
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
+        self.spawn_at(&self.endpoints().join(","), arguments)
+    }
+
+    fn spawn_at(&self, endpoints: &str, arguments: &[&str]) -> Child {
+        let mut all = arguments.to_vec();
+        all.extend(["--endpoints", endpoints]);
+        let files = self.certificates.as_ref().map(|certificates| {
+            certificates.files("client").map(|file| file.to_str().expect("text").to_owned())
+        });
+        if let Some([ca, certificate, key]) = &files {
+            all.extend(["--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key]);
+        }
+        if !all.contains(&"--timeout") {
+            all.extend(["--timeout", COMMAND_TIMEOUT]);
+        }
+        let mut command = command(self.folder.path(), &all);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("cairn starts")
+    }
+
+    /// The status of every running node.
+    pub async fn statuses(&self) -> Vec<NodeStatus> {
+        let client = self.options().build().expect("good options");
+        let mut statuses = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.process.is_some()) {
+            statuses.extend(client.status(&node.client_address).await);
+        }
+        statuses
+    }
+
+    /// Waits until something has happened, and fails with all logs if it does not.
+    pub async fn until<T>(&self, what: &str, mut happened: impl AsyncFnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(value) = happened().await {
+                return value;
+            }
+            assert!(began.elapsed() < WAIT_LIMIT, "never: {what}\n{}", self.logs());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until the statuses of all running nodes satisfy this at the same time.
+    pub async fn until_all(
+        &self,
+        what: &str,
+        holds: impl Fn(&NodeStatus) -> bool,
+    ) -> Vec<NodeStatus> {
+        let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+        let all = async || {
+            Some(self.statuses().await).filter(|all| all.len() == running && all.iter().all(&holds))
+        };
+        self.until(what, all).await
+    }
+
+    /// Returns when every running node knows a leader. Fails at once if one has ended.
+    pub async fn wait_ready(&mut self) {
+        let began = Instant::now();
+        loop {
+            let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+            let statuses = self.statuses().await;
+            if statuses.iter().filter(|status| status.leader.is_some()).count() == running {
+                return;
+            }
+            let ended = self.nodes.iter_mut().any(|node| {
+                node.process
+                    .as_mut()
+                    .is_some_and(|process| process.try_wait().expect("ours").is_some())
+            });
+            assert!(
+                !ended && began.elapsed() < WAIT_LIMIT,
+                "the cluster is not ready:\n{}",
+                self.logs()
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until the node of this slot is an active voter under a new identity, and the old
+    /// identity is no longer a member. (During the joint change that replaces it, both vote.)
+    pub async fn wait_replaced(&self, before: &NodeStatus) -> NodeStatus {
+        let replaced = async || {
+            let own = self.statuses().await.into_iter().find(|status| status.slot == before.slot);
+            own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id))
+                .filter(|own| own.member_state == "active" && own.node_id != before.node_id)
+        };
+        self.until("a new member in the slot", replaced).await
+    }
+
+    /// The running node that leads.
+    pub async fn leader(&self) -> usize {
+        let leader = async || {
+            let statuses = self.statuses().await;
+            let leader = statuses.iter().find(|status| status.role == "leader")?;
+            Some(usize::from(leader.slot) - 1)
+        };
+        self.until("a leader", leader).await
+    }
+
+    /// Where every member is by the logs, once all running nodes agree on this.
+    pub async fn until_logged(&self) {
+        let endpoints = self.endpoints();
+        let agrees = |status: &NodeStatus| {
+            let members = status.members.iter();
+            members.map(|member| member.client_address.clone()).collect::<Vec<_>>() == endpoints
+        };
+        self.until_all("every member at its present address", agrees).await;
+    }
+}

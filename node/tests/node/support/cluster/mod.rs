@@ -1,0 +1,394 @@
+//! A cluster of processes: how its nodes are formatted, started, ended, moved and replaced.
+
+mod asks;
+
+use super::certificates::Certificates;
+use super::machine::Machine;
+use super::program::{CAIRN, command_of, finish, hold, run};
+use cairn_lossy::disk::Damage;
+use cairn_ports::HeldPort;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+/// A cluster of server processes.
+pub struct Cluster {
+    /// The token of the clients that this makes.
+    token: Option<String>,
+    nodes: Vec<Server>,
+    ports: Vec<HeldPort>,
+    /// The cluster has certificates, and this is where.
+    pub certificates: Option<Certificates>,
+    /// What the disks lost in power cuts.
+    pub damage: Damage,
+    /// The last field: the machines' disks in it must be unmounted before it is removed.
+    pub folder: TempDir,
+}
+
+/// Where the nodes of a cluster run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// All on the machine of the test.
+    ThisOne,
+    /// Each on a machine of its own, whose power can be cut. The test calls
+    /// [`machine::can_have_machines`] first.
+    Machines,
+}
+
+struct Server {
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    data: PathBuf,
+    client_address: String,
+    process: Option<Child>,
+    machine: Option<Machine>,
+}
+
+impl Server {
+    fn start(&mut self, folder: &Path) {
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
+        let mut command = command_of(
+            &self.program,
+            folder,
+            &["serve", "--stop-with-stdin", "--config", self.config.to_str().expect("text")],
+        );
+        // The open pipe stops the server if the test dies without running its destructors.
+        command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
+        self.process = Some(command.spawn().expect("cairn starts"));
+    }
+}
+
+/// A running node that is to take over a slot. Killed when dropped.
+pub struct Successor(Server);
+
+impl Successor {
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.0.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("our own child");
+            process.wait().expect("our own child");
+        }
+    }
+}
+
+impl Cluster {
+    /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration.
+    /// Starts none.
+    pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::format_with(size, storage_bytes, |_, _| format!("insecure = true\n{more}"))
+    }
+
+    /// The same with certificates, which the command line makes.
+    pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::secured_of(Hosts::ThisOne, (size, size), storage_bytes, more)
+    }
+
+    /// The same on these hosts, where only the first one forms a cluster, and the others can join it.
+    pub fn growing(hosts: Hosts, size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        Cluster::secured_of(hosts, (size, 1), storage_bytes, more)
+    }
+
+    fn secured_of(hosts: Hosts, sizes: (usize, usize), storage_bytes: &str, more: &str) -> Cluster {
+        let keys = |folder: &Path, slot: usize| {
+            let keys = Certificates::at(folder).keys(&format!("member-{slot}"));
+            format!("{keys}{more}")
+        };
+        let mut cluster = Cluster::format_of(hosts, sizes, storage_bytes, keys);
+        let certificates = Certificates::make(cluster.folder.path(), sizes.0);
+        cluster.certificates = Some(certificates);
+        cluster
+    }
+
+    /// The same as [`Cluster::growing`], without certificates.
+    pub fn growing_insecure(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let more = |_: &Path, _| format!("insecure = true\n{more}");
+        Cluster::format_of(Hosts::ThisOne, (size, 1), storage_bytes, more)
+    }
+
+    /// `more`: further lines of the configuration of a slot.
+    fn format_with(
+        size: usize,
+        storage_bytes: &str,
+        more: impl Fn(&Path, usize) -> String,
+    ) -> Cluster {
+        Cluster::format_of(Hosts::ThisOne, (size, size), storage_bytes, more)
+    }
+
+    /// `initial` of `size` form the cluster; the others know the first one to join it.
+    fn format_of(
+        hosts: Hosts,
+        (size, initial): (usize, usize),
+        storage_bytes: &str,
+        more: impl Fn(&Path, usize) -> String,
+    ) -> Cluster {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ports, addresses) = hold(size * 3);
+        let members: Vec<&[String]> = addresses.chunks(3).collect();
+        let mut nodes = Vec::new();
+        for (number, own) in members.iter().enumerate() {
+            let slot = number + 1;
+            let machine =
+                (hosts == Hosts::Machines).then(|| Machine::new(folder.path(), &slot.to_string()));
+            let dir = match &machine {
+                Some(machine) => machine.data(),
+                None => folder.path().join(format!("data-{slot}")),
+            };
+            let mut text = format!(
+                "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
+                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{}\n",
+                own[0],
+                own[1],
+                own[2],
+                more(folder.path(), slot)
+            );
+            text.extend(machine.as_ref().map(Machine::keys));
+            let initial_members = if number < initial { &members[..initial] } else { &[] };
+            if number >= initial {
+                text += &format!("join = [\"{}\"]\n", members[0][1]);
+            }
+            for (number, member) in initial_members.iter().enumerate() {
+                text += &format!(
+                    "[members.{}]\nclient = \"{}\"\npeer = \"{}\"\n",
+                    number + 1,
+                    member[0],
+                    member[1]
+                );
+            }
+            let config = folder.path().join(format!("{slot}.toml"));
+            std::fs::write(&config, text).expect("a file");
+            let ran = run(folder.path(), &["format", "--config", config.to_str().expect("text")]);
+            assert_eq!(ran.code, 0, "{}", ran.stderr);
+            nodes.push(Server {
+                program: CAIRN.into(),
+                config,
+                log: folder.path().join(format!("{slot}.log")),
+                data: dir,
+                client_address: own[0].clone(),
+                process: None,
+                machine,
+            });
+        }
+        let damage = Damage::default();
+        Cluster { token: None, nodes, ports, certificates: None, damage, folder }
+    }
+
+    /// The same, for clients with this token.
+    pub fn with_token(mut self, token: &str) -> Cluster {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Formats, starts, and waits until every node knows a leader.
+    pub async fn start(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let mut cluster = Cluster::format(size, storage_bytes, more);
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// Starts every node, and waits until every node knows a leader.
+    pub async fn start_all(&mut self) {
+        for node in 0..self.len() {
+            self.start_node(node);
+        }
+        self.wait_ready().await;
+    }
+
+    pub fn start_node(&mut self, node: usize) {
+        self.nodes[node].start(self.folder.path());
+    }
+
+    /// Whether the node's process was started and not stopped.
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
+    }
+
+    /// Sends SIGKILL, and returns when the process is gone.
+    pub fn kill_node(&mut self, node: usize) {
+        if let Some(mut process) = self.nodes[node].process.take() {
+            process.kill().expect("our own child");
+            process.wait().expect("our own child");
+        }
+    }
+
+    /// Cuts the power of the node's machine. A node without a machine of its own only gets SIGKILL.
+    pub fn fail_node(&mut self, node: usize) {
+        let server = &mut self.nodes[node];
+        if let Some(process) = &mut server.process {
+            process.kill().expect("our own child");
+        }
+        if let Some(machine) = &mut server.machine {
+            let damage = machine.cut_power();
+            println!("slot {} lost its power: {damage:?}", node + 1);
+            self.damage.add(damage);
+        }
+        self.kill_node(node);
+    }
+
+    /// Takes the disk of a node that is down.
+    pub fn lose_disk(&self, node: usize) {
+        std::fs::remove_dir_all(self.data(node)).expect("the directory");
+    }
+
+    /// Sends SIGKILL to all before it waits for any of them.
+    pub fn kill_all(&mut self) {
+        let mut killed: Vec<Child> =
+            self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
+        for process in &mut killed {
+            process.kill().expect("our own child");
+        }
+        for mut process in killed {
+            process.wait().expect("our own child");
+        }
+    }
+
+    /// Closes standard input, which stops a server like SIGTERM does, and returns its exit code.
+    pub fn stop_node(&mut self, node: usize) -> i32 {
+        let mut process = self.nodes[node].process.take().expect("it runs");
+        drop(process.stdin.take());
+        finish(process).code
+    }
+
+    /// Waits for the end of a node that ends by itself, and returns its exit code.
+    pub fn ended(&mut self, node: usize) -> i32 {
+        finish(self.nodes[node].process.take().expect("it was started")).code
+    }
+
+    /// Lets another build run the node from its next start on.
+    pub fn install(&mut self, node: usize, program: &Path) {
+        self.nodes[node].program = program.to_owned();
+    }
+
+    /// Sends a signal, such as `HUP`, to a running node.
+    pub fn signal_node(&self, node: usize, signal: &str) {
+        let id = self.nodes[node].process.as_ref().expect("it runs").id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("kill runs");
+        assert!(sent.success(), "{signal} was not sent");
+    }
+
+    /// Adds lines to the configuration of a node, before its tables.
+    pub fn configure(&self, node: usize, lines: &str) {
+        let path = &self.nodes[node].config;
+        let text = std::fs::read_to_string(path).expect("a configuration");
+        std::fs::write(path, format!("{lines}\n{text}")).expect("a file");
+    }
+
+    pub fn log(&self, node: usize) -> String {
+        std::fs::read_to_string(&self.nodes[node].log).unwrap_or_default()
+    }
+
+    /// Gives a stopped node other addresses, in its own configuration only.
+    pub fn move_node(&mut self, node: usize) {
+        let mut text = std::fs::read_to_string(self.config(node)).expect("a configuration");
+        for key in ["listen.client", "listen.peer"] {
+            let (old, (ports, new)) = (value_of(self.config(node), key), hold(1));
+            self.ports.extend(ports);
+            text = text.replace(&format!("{key} = \"{old}\""), &format!("{key} = \"{}\"", new[0]));
+        }
+        std::fs::write(&self.nodes[node].config, text).expect("a file");
+        self.nodes[node].client_address = value_of(self.config(node), "listen.client");
+    }
+
+    /// Lets a node's configuration name itself as the only member, and no mode.
+    pub fn configure_alone(&self, node: usize) {
+        let [client, peer] =
+            ["client", "peer"].map(|of| value_of(self.config(node), &format!("listen.{of}")));
+        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("mode"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        let own = format!("[members.{}]\nclient = \"{client}\"\npeer = \"{peer}\"\n", node + 1);
+        std::fs::write(&self.nodes[node].config, format!("{kept}{own}")).expect("a file");
+    }
+
+    /// Lets a node's configuration name only this seed, and no members.
+    pub fn join_only(&mut self, node: usize, seed: usize) {
+        let seed = value_of(self.config(seed), "listen.peer");
+        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("join"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        std::fs::write(&self.nodes[node].config, format!("join = [\"{seed}\"]\n{kept}"))
+            .expect("a file");
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn config(&self, node: usize) -> &str {
+        self.nodes[node].config.to_str().expect("text")
+    }
+
+    pub fn data(&self, node: usize) -> PathBuf {
+        self.nodes[node].data.clone()
+    }
+
+    /// Another machine for the slot of a running node: it has an empty directory and addresses of its
+    /// own, asks to join, and runs beside that node.
+    pub fn start_successor(&mut self, node: usize) -> Successor {
+        let (ports, own) = hold(3);
+        self.ports.extend(ports);
+        let old = &self.nodes[node];
+        let mut text = std::fs::read_to_string(&old.config).expect("a configuration");
+        for (key, address) in ["listen.client", "listen.peer", "listen.http"].iter().zip(&own) {
+            let before = format!("{key} = \"{}\"", value_of(self.config(node), key));
+            text = text.replace(&before, &format!("{key} = \"{address}\""));
+        }
+        let machine = old.machine.as_ref().map(|machine| {
+            let own = Machine::new(self.folder.path(), &format!("{}-next", node + 1));
+            text = text.replace(&machine.keys(), &own.keys());
+            own
+        });
+        let data = match &machine {
+            Some(machine) => machine.data(),
+            None => old.data.with_extension("next"),
+        };
+        text = text.replace(&format!("{:?}", old.data), &format!("{data:?}"));
+        // A member refuses whoever claims its own slot.
+        let seed = value_of(self.config(if node == 0 { 1 } else { 0 }), "listen.peer");
+        let kept = text.split("[members.").next().unwrap_or_default();
+        let kept = kept.lines().filter(|line| !line.starts_with("join"));
+        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+        let config = old.config.with_extension("next.toml");
+        std::fs::write(&config, format!("join = [\"{seed}\"]\n{kept}")).expect("a file");
+        let ran = run(self.folder.path(), &["format", "--config", config.to_str().expect("text")]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let log = old.log.with_extension("next.log");
+        let client_address = own[0].clone();
+        let program = CAIRN.into();
+        let mut server =
+            Server { program, config, log, data, client_address, process: None, machine };
+        server.start(self.folder.path());
+        Successor(server)
+    }
+
+    /// Stops the node, and takes its successor in its place. Returns the old directory.
+    pub fn succeed(&mut self, node: usize, successor: Successor) -> PathBuf {
+        self.kill_node(node);
+        std::mem::replace(&mut self.nodes[node], successor.0).data.clone()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill_all();
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+    }
+}
+
+/// The value of a text key in a configuration file written by [`Cluster::format`].
+pub fn value_of(config: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(config).expect("a configuration");
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(&format!("{key} = \""))).expect("the key");
+    line.trim_end_matches('"').to_string()
+}

@@ -1,0 +1,123 @@
+//! Programs: this build of `cairn` and other ones, with a limit on how long they run.
+
+use super::{POLL, WAIT_LIMIT};
+use cairn_ports::HeldPort;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The result of a command.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit code; for a process that a signal ended, the negative number of the signal.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// The build under test.
+pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
+
+/// `cairn` with these arguments in this folder, without the CAIRN_ variables of the environment.
+pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Command {
+    command_of(Path::new(CAIRN), folder, arguments)
+}
+
+/// The same of another build.
+pub fn command_of<S: AsRef<std::ffi::OsStr>>(
+    program: &Path,
+    folder: &Path,
+    arguments: &[S],
+) -> Command {
+    let mut command = Command::new(program);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("CAIRN_") {
+            command.env_remove(variable);
+        }
+    }
+    command.args(arguments).current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Ran {
+    finish(
+        command(folder, arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("cairn starts"),
+    )
+}
+
+/// Waits for the end of a command. One that does not end in time is killed and fails the test.
+pub fn finish(child: Child) -> Ran {
+    finish_within(WAIT_LIMIT, child)
+}
+
+/// Calls `each` with the process's number, over and over, until it has ended.
+pub fn watch(limit: Duration, child: Child, mut each: impl FnMut(u32)) -> Ran {
+    let pid = child.id();
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| finish_within(limit, child));
+        while !ran.is_finished() {
+            each(pid);
+            std::thread::sleep(POLL);
+        }
+        ran.join().expect("the command ended")
+    })
+}
+
+/// The same as [`finish`] with a limit of one's own.
+pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
+    let stdout = child.stdout.take().map(read_all);
+    let stderr = child.stderr.take().map(read_all);
+    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
+        let bytes = reader.map(|reader| reader.join().expect("a reader")).unwrap_or_default();
+        String::from_utf8(bytes).expect("text")
+    };
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            return Ran {
+                code: status.code().or(status.signal().map(|signal| -signal)).expect("an end"),
+                stdout: text(stdout),
+                stderr: text(stderr),
+            };
+        }
+        if began.elapsed() > limit {
+            child.kill().expect("our own child");
+            panic!("the command did not end: {}", text(stderr));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Reads the pipe while the process runs, since a full pipe would block the process.
+fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe");
+        bytes
+    })
+}
+
+/// Ports for a test's servers, held until they are dropped, and their addresses.
+pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
+    let ports = cairn_ports::hold(count).expect("ports");
+    let addresses = ports.iter().map(|port| port.address().to_string()).collect();
+    (ports, addresses)
+}
+
+/// A complete HTTP response.
+pub fn http_get(address: &str, path: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("HTTP is served");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("an answer");
+    response
+}
