@@ -218,9 +218,12 @@ impl Pool {
             let mut stub = connection.stub();
             let asked = stub.hello(pool.options.connect_timeout);
             // A node that does not answer is found out by the requests to it.
-            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await {
-                // One of another cluster refuses the requests too.
-                pool.learn(node.address(), hello).ok();
+            if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await
+                && pool.learn(node.address(), hello).is_err()
+            {
+                // A node that was blank when this connection was made became part of another
+                // cluster: the requests over it name no generation.
+                node.discard(&connection);
             }
         });
     }
