@@ -38,7 +38,8 @@ pub(crate) struct Superblock {
     /// Counts updates.
     pub revision: u64,
     pub identity: Identity,
-    /// Random, drawn when an operator made a cluster anew of this directory alone; else 0.
+    /// The generation of its cluster: random, drawn when an operator made the cluster anew of one
+    /// survivor, and taken over by nodes that join it; else 0.
     pub generation: u32,
     pub geometry: Geometry,
     /// The unsynced-ack flag: this machine may have acknowledged writes that are not synced.
