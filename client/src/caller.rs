@@ -4,8 +4,10 @@
 //! a cluster made anew (`cairn recover --force-new-cluster`). The transport connects again by itself,
 //! without another Hello. So the client went on, with versions that meant nothing there.
 
+use std::sync::{Arc, OnceLock};
+
 use tonic::Request;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::metadata::MetadataValue;
 
 use crate::options::Token;
 use crate::proto::{GENERATION_KEY, HelloResponse, generation_text};
@@ -16,31 +18,42 @@ pub(crate) fn generation_of(hello: &HelloResponse) -> Option<u32> {
     Some(hello.generation).filter(|_| !hello.members.is_empty())
 }
 
-/// The client's token, and the cluster that it means. Clones are cheap.
+/// The client's token, and the cluster that it means. Clones are cheap and share the generation:
+/// a connection that was made to a blank node names it, too, once another node has told it.
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
     token: Option<Token>,
-    generation: Option<MetadataValue<Ascii>>,
+    /// That of the first formed cluster that answered.
+    generation: Arc<OnceLock<u32>>,
 }
 
 impl Caller {
     /// A client that knows no cluster yet.
     pub(crate) fn new(token: Option<Token>) -> Caller {
-        Caller { token, generation: None }
+        Caller { token, generation: Arc::default() }
     }
 
-    /// The same, once a node has answered.
-    pub(crate) fn of_cluster(&self, hello: &HelloResponse) -> Caller {
-        let text = generation_of(hello).map(generation_text);
-        Caller { generation: text.and_then(|text| text.parse().ok()), ..self.clone() }
+    /// The same client, as if it knew no cluster: for a Hello, which tells the node's generation.
+    pub(crate) fn stranger(&self) -> Caller {
+        Caller::new(self.token.clone())
+    }
+
+    /// The generation that this client means, which is this one if it meant none before.
+    pub(crate) fn means(&self, told: u32) -> u32 {
+        *self.generation.get_or_init(|| told)
+    }
+
+    pub(crate) fn generation(&self) -> Option<u32> {
+        self.generation.get().copied()
     }
 
     pub(crate) fn add_to<M>(&self, request: &mut Request<M>) {
         if let Some(token) = &self.token {
             token.add_to(request);
         }
-        if let Some(generation) = &self.generation {
-            request.metadata_mut().insert(GENERATION_KEY, generation.clone());
+        let text = self.generation().map(generation_text);
+        if let Some(value) = text.and_then(|text| MetadataValue::try_from(text).ok()) {
+            request.metadata_mut().insert(GENERATION_KEY, value);
         }
     }
 }

@@ -210,7 +210,7 @@ mod tests {
             timeout_ms: 9,
             kind: Some(call::Kind::Write(write)),
         });
-        MultiplexRequest { calls: calls.collect() }
+        MultiplexRequest { calls: calls.collect(), generation: Some(7) }
     }
 
     fn judged<M: Message + Bounded>(message: &M) -> Option<Code> {
@@ -249,7 +249,7 @@ mod tests {
         let get = GetRequest { key: vec![2 << 3 | 2; 99].into(), ..GetRequest::default() };
         let gets =
             (0..128).map(|id| Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
-        assert_eq!(judged(&MultiplexRequest { calls: gets.collect() }), None);
+        assert_eq!(judged(&MultiplexRequest { calls: gets.collect(), generation: None }), None);
         assert_eq!(judged(&WriteRequest::default()), None);
     }
 

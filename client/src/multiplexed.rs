@@ -104,7 +104,7 @@ async fn drive(
                 None => return pending.fail(&lost()),
             },
             permit = outlet.reserve(), if !queued.is_empty() => match permit {
-                Ok(permit) => permit.send(pending.message(&mut queued)),
+                Ok(permit) => permit.send(pending.message(&mut queued, &caller)),
                 Err(_) => return pending.fail(&lost()),
             },
             count = queue.recv_many(&mut queued, MAX_CALLS), if queued.is_empty() => if count == 0 {
@@ -123,7 +123,11 @@ struct PendingCalls {
 
 impl PendingCalls {
     /// Moves as many of the queued requests into a message as it can carry.
-    fn message(&mut self, queued: &mut Vec<QueuedCall>) -> proto::MultiplexRequest {
+    fn message(
+        &mut self,
+        queued: &mut Vec<QueuedCall>,
+        caller: &Caller,
+    ) -> proto::MultiplexRequest {
         let mut bytes = 0;
         let fits = queued.iter().take_while(|call| {
             let fits = bytes < MAX_BYTES;
@@ -137,7 +141,7 @@ impl PendingCalls {
             let timeout_ms = u64::try_from(call.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
             proto::Call { id: self.next_id, timeout_ms, kind: Some(call.kind) }
         });
-        proto::MultiplexRequest { calls: calls.collect() }
+        proto::MultiplexRequest { calls: calls.collect(), generation: caller.generation() }
     }
 
     fn answered(&mut self, message: proto::MultiplexResponse) {

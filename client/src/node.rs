@@ -110,6 +110,7 @@ pub(crate) struct Node {
     address: String,
     endpoint: Endpoint,
     tls: Option<Tls>,
+    caller: Caller,
     state: Mutex<State>,
     connecting: tokio::sync::Mutex<()>,
 }
@@ -135,6 +136,7 @@ impl Node {
         address: String,
         options: &Options,
         tls: Option<&Tls>,
+        caller: &Caller,
     ) -> Result<Self, Error> {
         let invalid =
             |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint `{address}`: {e}"));
@@ -154,6 +156,7 @@ impl Node {
             address,
             endpoint,
             tls: tls.cloned(),
+            caller: caller.clone(),
             state: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
         })
@@ -229,8 +232,7 @@ impl Node {
             None => self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?,
             Some(_) => self.channel(),
         };
-        let stranger = Caller::new(options.token.clone());
-        let hello = Stub::new(channel.clone(), stranger.clone())
+        let hello = Stub::new(channel.clone(), self.caller.stranger())
             .hello(options.connect_timeout)
             .await
             .map_err(|status| match (status.code(), Failure::of(&status)) {
@@ -245,10 +247,9 @@ impl Node {
             );
             return Err(self.mismatch(message));
         }
-        let caller = stranger.of_cluster(&hello);
-        let first = Stub::new(channel, caller.clone());
+        let first = Stub::new(channel, self.caller.clone());
         let others = (1..options.connections_per_node)
-            .map(|_| Stub::new(self.channel(), caller.clone()))
+            .map(|_| Stub::new(self.channel(), self.caller.clone()))
             .collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }

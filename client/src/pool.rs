@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::caller::generation_of;
+use crate::caller::{Caller, generation_of};
 use crate::convert;
 use crate::node::{Connection, Node, normalize};
 use crate::options::Options;
@@ -36,6 +36,7 @@ const NODES_MAX: usize = 256;
 pub(crate) struct Pool {
     pub(crate) options: Options,
     tls: Option<Tls>,
+    caller: Caller,
     pub(crate) random: Random,
     pub(crate) sessions: Sessions,
     nodes: RwLock<Vec<Arc<Node>>>,
@@ -59,8 +60,6 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct ClusterView {
     cluster: Option<String>,
-    /// The generation of the first formed cluster that answered.
-    generation: Option<u32>,
     limits: Option<Limits>,
     members: Vec<Member>,
     /// Log id of the membership that `members` is from: term, index.
@@ -82,11 +81,12 @@ impl Pool {
         let tls = load(&options)?;
         let cluster = options.cluster.clone();
         let cluster = cluster.or_else(|| Some(tls.as_ref()?.name().cluster.to_string()));
+        let caller = Caller::new(options.token.clone());
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         for endpoint in &options.endpoints {
             let address = normalize(endpoint, tls.is_some())?;
             if nodes.iter().all(|node| node.address() != address) {
-                nodes.push(Arc::new(Node::new(address, &options, tls.as_ref())?));
+                nodes.push(Arc::new(Node::new(address, &options, tls.as_ref(), &caller)?));
             }
         }
         if nodes.is_empty() {
@@ -105,6 +105,7 @@ impl Pool {
             view: RwLock::new(ClusterView { cluster, ..ClusterView::default() }),
             options,
             tls,
+            caller,
         })
     }
 
@@ -122,7 +123,7 @@ impl Pool {
 
     /// A node that is not connected yet.
     pub(crate) fn unconnected(&self, address: String) -> Result<Node, Error> {
-        Node::new(address, &self.options, self.tls.as_ref())
+        Node::new(address, &self.options, self.tls.as_ref(), &self.caller)
     }
 
     /// Connects to the first node that answers, trying each once.
@@ -168,7 +169,7 @@ impl Pool {
                 None => view.cluster = Some(hello.cluster.clone()),
             }
             if let Some(generation) = generation {
-                let known = *view.generation.get_or_insert(generation);
+                let known = self.caller.means(generation);
                 if known != generation {
                     let of = |number| {
                         format!("{} of generation {}", hello.cluster, generation_text(number))

@@ -219,9 +219,7 @@ fn other_format(found: u32, supported: u32) -> &'static str {
     match found > supported {
         true => "Use a newer cairn",
         false => {
-            "Move the directory away, format it again and let the node rejoin: the other members \
-             restore what it held. Without other members, copy its keys out with the cairn that \
-             wrote them"
+            "Copy the keys out with the cairn that wrote them, and put them into a new cluster"
         }
     }
 }

@@ -135,10 +135,13 @@ async fn an_endpoint_of_another_cluster_is_refused() {
         2
     );
 
+    // As long as the only member fails, its failure is the error, and nobody else is asked.
     let short = options(&[&ours, &theirs]).deadline(Duration::from_millis(500));
     let client = short.cluster("ours").connect().await.unwrap();
     ours.always(Step::Break);
-    assert_eq!(client.get("a").await.unwrap_err(), mismatch);
+    let error = client.get("a").await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable { tried, .. } if tried.len() == 2), "{error:?}");
+    assert!(error.to_string().contains("the connection broke"), "{error}");
     assert!(theirs.reads.lock().unwrap().is_empty());
 }
 
@@ -161,6 +164,27 @@ async fn a_node_of_another_generation_is_passed_over_and_named_once_nobody_else_
     let error = client.get("a").await.unwrap_err();
     assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
     assert!(error.to_string().contains("generation 00000009"), "{error}");
+}
+
+/// The story: requests over a connection that was made to a node when it was blank named no
+/// generation. The node became part of another cluster, and served them.
+#[tokio::test]
+async fn a_connection_to_a_node_that_was_blank_names_the_generation_too() {
+    let (ours, theirs) = (Cluster::new("test"), Cluster::new("test"));
+    let (blank, member) = (Node::start(&theirs).await, Node::start(&ours).await);
+    let client = options(&[&blank]).connect().await.unwrap();
+    assert_eq!(client.get("a").await.unwrap(), None);
+    member.knows(&[&member]);
+    member.belongs_to(7);
+    blank.plays([not_leader(&member.address)]);
+    client.put("a", "1").await.unwrap();
+    blank.knows(&[&blank]);
+    blank.belongs_to(9);
+    member.plays([not_leader(&blank.address)]);
+    client.put("b", "2").await.unwrap();
+    assert_eq!(client.get("b").await.unwrap().unwrap().value, "2");
+    let anew = options(&[&blank]).connect().await.unwrap();
+    assert_eq!(anew.get("b").await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -294,7 +294,7 @@ mod tests {
             assert!(!error.is_identity_lost(), "it is never formatted again by itself");
             let message = error.to_string();
             let versions = format!("format version {found}; this program reads version {VERSION}");
-            let way_out = if found == 1 { "format it again" } else { "newer cairn" };
+            let way_out = if found == 1 { "into a new cluster" } else { "newer cairn" };
             assert!(message.contains(&versions) && message.contains(way_out), "{message}");
         }
         let damaged = elect("d", &[Err(Damaged), Err(Absent), Err(Absent), Err(Absent)]);

@@ -31,17 +31,20 @@ pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
 /// Refuses a client that began with another generation of the cluster.
 pub(crate) fn other_generation(metadata: &MetadataMap, own: u32) -> Result<(), Status> {
     let Some(meant) = metadata.get(GENERATION_KEY) else { return Ok(()) };
-    let own = generation_text(own);
-    match meant.as_encoded_bytes() == own.as_bytes() {
+    match meant.as_encoded_bytes() == generation_text(own).as_bytes() {
         true => Ok(()),
-        false => {
-            let message = format!(
-                "this node belongs to generation {own} of the cluster, the client began with another one: an operator made the \
-                 cluster anew of one member alone; start the client anew"
-            );
-            Err(detail(Reason::OtherGeneration).into_status(Code::FailedPrecondition, message))
-        }
+        false => Err(not_of_generation(own)),
     }
+}
+
+/// The refusal of what means another generation of the cluster than the node's own.
+pub(crate) fn not_of_generation(own: u32) -> Status {
+    let own = generation_text(own);
+    let message = format!(
+        "this node belongs to generation {own} of the cluster, the client began with another one: an operator made the \
+         cluster anew of one member alone; start the client anew"
+    );
+    detail(Reason::OtherGeneration).into_status(Code::FailedPrecondition, message)
 }
 
 /// The refusal of an input over a limit.

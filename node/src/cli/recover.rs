@@ -166,8 +166,9 @@ impl Left {
         let anew = self.answers.iter().find(|answer| answer.generation != self.generation);
         if let Some(Answer { id, generation, .. }) = anew {
             bail!(
-                "member {id} answers and belongs to generation {}, this directory to {}: the cluster was made anew already. What \
-                 this directory holds is not part of it: give this node an empty one and `join`",
+                "member {id} answers and belongs to generation {}, this directory to {}: the cluster was made anew already. If \
+                 this command was interrupted on this node, stop that member and repeat it. Else what this directory holds is not \
+                 part of the cluster: give this node an empty one and `join`",
                 generation_text(*generation),
                 generation_text(self.generation)
             );

@@ -226,12 +226,17 @@ impl proto::kv_server::Kv for KvService {
         let credentials = Credentials::of(request.extensions(), request.metadata());
         let session = Session::begin(&self.inner.access, credentials).map_err(refusal::denied)?;
         let calling = caller.clone();
-        let answers = multiplexed::answers(request.into_inner(), stopping, move |kind, timeout| {
+        let serve = move |kind, generation, timeout| {
             let now = session.identity().map_err(refusal::denied);
-            let caller = now.map(|identity| calling.clone().with_identity(identity));
             let service = service.clone();
+            let own = service.inner.engine.generation();
+            let caller = match generation {
+                Some(meant) if meant != own => Err(refusal::not_of_generation(own)),
+                _ => now.map(|identity| calling.clone().with_identity(identity)),
+            };
             async move { service.call(caller, kind, timeout).await }
-        });
+        };
+        let answers = multiplexed::answers(request.into_inner(), stopping, serve);
         Ok(caller.answered(Response::new(Box::pin(answers))))
     }
 

@@ -18,14 +18,14 @@ const UNDER_WAY: usize = 1024;
 const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Answers the calls of a stream as they complete, in any order. `serve` answers one call; its
-/// deadline is `None` if the client gave none. The stream of answers ends when the stream of
+/// Answers the calls of a stream as they complete, in any order. `serve` answers one call; the
+/// generation that it means and its deadline are `None` if the client gave none. The stream of answers ends when the stream of
 /// requests or `stopping` does, once everything that was received is answered. It ends with a
 /// refusal after a message that cannot be decoded. Dropping it drops the calls under way.
 pub(super) fn answers<F>(
     requests: Streaming<MultiplexRequest>,
     stopping: impl Future<Output = ()> + Send + 'static,
-    serve: impl Fn(call::Kind, Option<Duration>) -> F + Send + 'static,
+    serve: impl Fn(call::Kind, Option<u32>, Option<Duration>) -> F + Send + 'static,
 ) -> impl Stream<Item = Result<MultiplexResponse, Status>> + Send
 where
     F: Future<Output = Result<answer::Kind, Status>> + Send + 'static,
@@ -43,11 +43,12 @@ where
             futures::future::ready(message.is_ok())
         })
         .flat_map(|message| {
-            futures::stream::iter(message.map(|message| message.calls).unwrap_or_default())
+            let MultiplexRequest { calls, generation } = message.unwrap_or_default();
+            futures::stream::iter(calls.into_iter().map(move |call| (generation, call)))
         });
-    let answers = calls.map(move |Call { id, timeout_ms, kind }| {
-        let work = kind
-            .map(|kind| serve(kind, (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))));
+    let answers = calls.map(move |(generation, Call { id, timeout_ms, kind })| {
+        let deadline = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        let work = kind.map(|kind| serve(kind, generation, deadline));
         async move {
             let result = match work {
                 Some(work) => work.await,

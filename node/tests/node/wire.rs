@@ -122,6 +122,22 @@ async fn a_request_that_means_another_generation_of_the_cluster_is_refused() {
             assert_eq!(refused, other.then_some(Reason::OtherGeneration), "{answer:?}");
         }
     }
+    // A stream outlives the Hello before it: each of its messages is judged.
+    let message = |generation| {
+        let kind = Some(proto::call::Kind::Get(get()));
+        let calls = vec![proto::Call { id: 1, timeout_ms: 0, kind }];
+        proto::MultiplexRequest { calls, generation }
+    };
+    for (generation, other) in [(None, false), (Some(0), false), (Some(7), true)] {
+        let messages = futures::stream::iter([message(generation)]);
+        let mut answers = kv.multiplex(messages).await.expect("a stream").into_inner();
+        let answer = answers.message().await.expect("an answer").expect("an answer").answers;
+        let refused = match answer[0].kind.clone().expect("a kind") {
+            proto::answer::Kind::Failed(failed) => failed.detail.map(|detail| detail.reason()),
+            _ => None,
+        };
+        assert_eq!(refused, other.then_some(Reason::OtherGeneration), "{answer:?}");
+    }
 }
 
 /// The story: the client's deadline was 400 ms as well, and on a busy machine it passed before the
@@ -146,7 +162,10 @@ async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_with_su
     let kinds = [call::Kind::Write(put("k", vec![2])), call::Kind::Get(get())];
     let calls =
         (1..).zip(kinds).map(|(id, kind)| proto::Call { id, timeout_ms: 200, kind: Some(kind) });
-    let requests = futures::stream::iter([proto::MultiplexRequest { calls: calls.collect() }]);
+    let requests = futures::stream::iter([proto::MultiplexRequest {
+        calls: calls.collect(),
+        generation: None,
+    }]);
     // The stream of calls stays open until all are answered.
     let requests = requests.chain(futures::stream::pending());
     let mut stream = client.multiplex(requests).await.expect("a stream").into_inner();

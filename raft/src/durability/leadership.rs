@@ -3,16 +3,20 @@
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
-use crate::core::types::TypeConfig;
+use crate::core::types::{TypeConfig, Vote};
 use crate::durability::LocalMember;
 use crate::transport;
 use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
-use openraft::{RaftMetrics, ServerState};
+use openraft::raft::VoteRequest;
+use openraft::{RaftMetrics, RaftState, ServerState};
 use std::time::Duration;
 
 /// A transferee may lack this many entries: it catches up within a moment.
 const TRANSFEREE_BEHIND: u64 = 1000;
+
+/// How long a member may take to answer whether it may lead, and at least to lead.
+const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 /// How long a hand-over may take that an operator asks for.
 pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
@@ -43,16 +47,32 @@ fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
 }
 
 /// If this member leads, asks a member that can take over to do so, and waits until it has, `limit`
-/// in all. Saves the cluster an election timeout. `to`: to this voter, or to none.
+/// or a little longer. Saves the cluster an election timeout. `to`: to this voter, or to none.
 ///
 /// Only a member that says that it may lead is asked: openraft takes no proposals on a leader that
 /// began to hand over, until another one is elected. The story: the one with the most up-to-date
 /// log was recovering and refused; the leader could no longer log the records that ended the
 /// recovery of the others, and nobody could be elected.
 pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
+    let until = runtime::now() + limit;
+    match runtime::timeout(limit, transferee(member, to)).await {
+        Some(None) => {}
+        Some(Some(transferee)) => {
+            let left = ANSWER_LIMIT.max(until - runtime::now().min(until));
+            hand_over_to(member, transferee, left).await;
+        }
+        None => {
+            tracing::info!(node = %member.raft.node_id(), "no member can take over leadership");
+        }
+    }
+}
+
+/// Asks this voter to take over, and gives leadership up if it has not in time: openraft would
+/// refuse proposals and send no heartbeats for as long as it leads. The story: the transferee lost
+/// power at that moment, and the cluster took no writes until an operator restarted the leader.
+pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit: Duration) {
     let mut metrics = member.raft.metrics();
     let handed_over = async {
-        let Some(transferee) = transferee(member, to).await else { return };
         if member.raft.trigger().transfer_leader(transferee).await.is_err() {
             return;
         }
@@ -60,9 +80,22 @@ pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: D
             && metrics.changed().await.is_ok()
         {}
     };
-    if runtime::timeout(limit, handed_over).await.is_none() {
-        tracing::info!(node = %member.raft.node_id(), "no member took over leadership in time");
+    if runtime::timeout(limit, handed_over).await.is_some() {
+        return;
     }
+    let node = member.raft.node_id();
+    tracing::warn!(%node, %transferee, "a member did not take over leadership in time; this one gives it up");
+    // A leader ends with a vote of a later term. Nobody else can win that term by this vote: it is
+    // for the one that was to lead.
+    let now = |state: &RaftState<TypeConfig>| {
+        (state.vote_ref().leader_id().term, state.log_ids.last().cloned())
+    };
+    let Ok((term, last)) = member.raft.with_raft_state(now).await else { return };
+    let mut request = VoteRequest::new(Vote::new(term + 1, transferee), last);
+    // The lease protects the leader from others, not from itself.
+    request.leadership_transfer = true;
+    // An error says that replication has ended.
+    member.raft.vote(request).await.ok();
 }
 
 /// The best voter that says that it may lead. A leader of this moment does not know yet what the
@@ -87,7 +120,6 @@ async fn transferee(member: &LocalMember, to: Option<NodeId>) -> Option<NodeId> 
 /// Whether a member says that it may take over leadership: it is active, and not drained. One that
 /// does not answer soon does not keep the leader from asking another.
 async fn may_lead(member: &LocalMember, asked: NodeId) -> bool {
-    const ANSWER_LIMIT: Duration = Duration::from_millis(200);
     let answer = transport::ask(&member.identity, &member.addresses, asked);
     runtime::timeout(ANSWER_LIMIT, answer).await.flatten().is_some_and(|answer| answer.may_lead)
 }

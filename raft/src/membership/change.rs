@@ -120,7 +120,7 @@ impl Reconciler {
             return waits(format!("another learner of slot {slot} catches up"));
         }
         if let Some(step) = step::to_learn(seen.membership(), &seen.voters, &joins) {
-            self.take(step, &seen.metrics.membership_config).await;
+            self.take(step, &seen.metrics).await;
         }
         waits(self.behind(&seen.metrics, &joins))
     }
@@ -167,7 +167,7 @@ impl Reconciler {
                 let mut after = seen.voters.clone();
                 after.insert(learner);
                 check(&seen.healthy.iter().copied().chain([learner]).collect(), &after)?;
-                self.take(Step::Promote(learner), &seen.metrics.membership_config).await;
+                self.take(Step::Promote(learner), &seen.metrics).await;
                 self.done_if(|metrics| votes(metrics, learner))
             }
         }
@@ -197,7 +197,7 @@ impl Reconciler {
             ));
         };
         if let Some(step) = step::to_learn(seen.membership(), &seen.voters, &joins) {
-            self.take(step, &seen.metrics.membership_config).await;
+            self.take(step, &seen.metrics).await;
             return waits(self.behind(&seen.metrics, &joins));
         }
         if !self.is_ready(seen, &joins) {
@@ -210,13 +210,13 @@ impl Reconciler {
         let after: BTreeSet<NodeId> =
             seen.voters.iter().copied().filter(|voter| *voter != old).chain([new]).collect();
         check(&seen.healthy.iter().copied().chain([new]).collect(), &after)?;
-        self.take(Step::Replace { old, new }, &seen.metrics.membership_config).await;
+        self.take(Step::Replace { old, new }, &seen.metrics).await;
         self.done_if(|metrics| votes(metrics, new) && !votes(metrics, old))
     }
 
     async fn remove(&self, seen: &Seen, slot: u16) -> Changed {
         if let Some(learner) = step::learner_of(seen.membership(), &seen.voters, slot) {
-            self.take(Step::Drop(learner), &seen.metrics.membership_config).await;
+            self.take(Step::Drop(learner), &seen.metrics).await;
             return waits("the slot's learner leaves first");
         }
         let Some(leaves) = step::voter_of(&seen.voters, slot) else {
@@ -244,7 +244,7 @@ impl Reconciler {
             }
         }
         self.leaves(leaves).await?;
-        self.take(Step::Remove(leaves), &seen.metrics.membership_config).await;
+        self.take(Step::Remove(leaves), &seen.metrics).await;
         self.done_if(|metrics| metrics.membership_config.get_node(&leaves).is_none())
     }
 

@@ -34,6 +34,11 @@ impl Reconciler {
             }
             None => None,
         };
+        if metrics.membership_config.voter_ids().all(|id| id == own) {
+            return refused(
+                "this member is the only voter: add another one first (`cairn members add`)",
+            );
+        }
         let limit = leadership::HAND_OVER_LIMIT;
         leadership::hand_over(&self.member, to, limit).await;
         // The new leader is known with its first message.

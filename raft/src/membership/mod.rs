@@ -70,3 +70,5 @@ pub use forced::{Survivor, force_new_cluster};
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;
 pub use request::ChangeError;
+#[cfg(test)]
+pub(crate) use step::Step;

@@ -32,10 +32,7 @@ impl Reconciler {
                 seen.voters.len()
             ));
         }
-        // A record that is under way would follow an answer that says the mode is there already.
-        if self.member.modes.modes().cluster == Some(mode) && !self.member.modes.is_changing() {
-            return Ok(());
-        }
+        // Logged even if the mode is there already, as far as this member knows: it may lead no more.
         let Some(index) = self.log_mode(mode).await else {
             let metrics = with_metrics(&self.member.raft, Clone::clone);
             return match metrics.state {

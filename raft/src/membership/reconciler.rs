@@ -6,13 +6,14 @@ use super::step::{self, Step, View};
 use crate::core::command::Command;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
-use crate::core::types::{Reply, StoredMembership, TypeConfig};
+use crate::core::types::{Reply, TypeConfig};
 use crate::core::{codec, runtime};
 use crate::durability::{AckModes, LocalMember, leadership};
 use crate::storage::modes::allows_replicated;
 use crate::transport::PendingJoin;
 use cairn_engine::Mode;
 use openraft::raft::Precondition;
+use openraft::vote::RaftLeaderId;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,7 +231,7 @@ impl Reconciler {
                 if step == Step::Finish && self.gave_way(&metrics).await {
                     continue;
                 }
-                self.take(step, &metrics.membership_config).await;
+                self.take(step, &metrics).await;
             }
         }
     }
@@ -312,7 +313,8 @@ impl Reconciler {
     }
 
     /// Proposes one change and waits until it is committed or this member no longer leads.
-    pub(super) async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
+    pub(crate) async fn take(&self, step: Step, metrics: &RaftMetrics<TypeConfig>) {
+        let seen = &metrics.membership_config;
         let node = self.member.raft.node_id();
         let (change, what) = match step {
             Step::Finish => (
@@ -356,9 +358,14 @@ impl Reconciler {
             }
         };
         tracing::warn!(%node, "{what}");
-        let unchanged =
-            Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
-        match self.member.raft.change_membership_if(change, false, [unchanged]).await {
+        // What was judged is still so: this member leads the same term, and nobody changed members.
+        let unchanged = [
+            Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() },
+            Precondition::CommittedLeaderId {
+                committed_leader_id: metrics.vote.leader_id().to_committed(),
+            },
+        ];
+        match self.member.raft.change_membership_if(change, false, unchanged).await {
             Ok(_) => tracing::info!(%node, "done: {what}"),
             Err(error) => tracing::info!(%node, %error, "not done: {what}"),
         }

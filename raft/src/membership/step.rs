@@ -27,7 +27,7 @@ pub(super) struct View<'v> {
 
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// The joint configuration becomes its last part.
     Finish,
     /// Removes a learner without recent contact, so that another one of its slot can be added.

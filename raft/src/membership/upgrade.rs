@@ -17,6 +17,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::Reply;
 use crate::durability::leadership;
+use openraft::ServerState;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +50,13 @@ impl Reconciler {
             self.member.raft.client_write_ff(codec::encode_version(version), Some(reply));
         proposed.await.map_err(|fatal| ChangeError::Stopped(fatal.to_string()))?;
         if !matches!(runtime::timeout(RECORD_LIMIT, answer).await, Some(Ok(Ok(_)))) {
-            let leader = with_metrics(&self.member.raft, leadership::leader);
-            return Err(ChangeError::NotLeader { leader });
+            let metrics = with_metrics(&self.member.raft, Clone::clone);
+            return match metrics.state {
+                ServerState::Leader => refused(
+                    "the version was not committed in time, and may still be: look at `cairn upgrade check`, and try again",
+                ),
+                _ => Err(ChangeError::NotLeader { leader: leadership::leader(&metrics) }),
+            };
         }
         if identities.version() < version {
             return refused(

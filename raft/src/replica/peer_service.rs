@@ -296,6 +296,7 @@ impl Peer for PeerService {
         // the answers read them.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
+        let mut generation = None;
         let requests = {
             let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
             messages.scan((), move |_, message| {
@@ -308,6 +309,13 @@ impl Peer for PeerService {
                             .identity
                             .sender_of_request(&remote, message.envelope.as_ref())?,
                     };
+                    // The first message names it for all of the stream.
+                    let heard = service.member.identity.heard_generation()?;
+                    if *generation.get_or_insert(heard) != heard {
+                        return Err(Status::unavailable(
+                            "this member became part of a cluster meanwhile",
+                        ));
+                    }
                     let request = service.append_request(from, message)?;
                     *sender.lock() = Some(from);
                     Ok(request)

@@ -174,13 +174,17 @@ impl ModeInForce {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         change(&mut state);
-        let safe = match self.own {
-            Mode::Sync => true,
-            Mode::Device => state.binding() == Mode::Sync,
-            Mode::Replicated => state.binding() != Mode::Replicated || !state.fast,
-        };
         // Under the lock: two changes reach the engine in their order.
-        self.engine.set_safe_acks(safe);
+        self.engine.set_safe_acks(needs_sync(self.own, state.binding(), state.fast));
+    }
+}
+
+/// Whether a member of mode `own` syncs before it acknowledges, while the log asks for `binding`.
+fn needs_sync(own: Mode, binding: Mode, fast: bool) -> bool {
+    match own {
+        Mode::Sync => true,
+        Mode::Device => binding == Mode::Sync,
+        Mode::Replicated => binding != Mode::Replicated || !fast,
     }
 }
 
@@ -205,6 +209,26 @@ mod tests {
         let ids: Vec<NodeId> = (1..=voters).map(|slot| NodeId::new(slot, 1)).collect();
         let nodes: BTreeMap<_, _> = ids.iter().map(|id| (*id, MemberAddress::default())).collect();
         Membership::new(vec![ids.into_iter().collect()], nodes).unwrap()
+    }
+
+    #[test]
+    fn a_member_syncs_where_the_log_its_own_mode_or_the_leader_asks_for_it() {
+        use Mode::{Device, Replicated, Sync};
+        let spared = [Sync, Device, Replicated].into_iter().flat_map(|own| {
+            let all = [Sync, Device, Replicated].into_iter();
+            let all = all.flat_map(|binding| [(binding, false), (binding, true)]);
+            let spared = all.filter(move |(binding, fast)| !needs_sync(own, *binding, *fast));
+            spared.map(move |(binding, fast)| (own, binding, fast))
+        });
+        // A `device` member needs no other member to hold what its own device keeps.
+        let expected = [
+            (Device, Device, false),
+            (Device, Device, true),
+            (Device, Replicated, false),
+            (Device, Replicated, true),
+            (Replicated, Replicated, true),
+        ];
+        assert_eq!(spared.collect::<Vec<_>>(), expected);
     }
 
     #[tokio::test]

@@ -30,7 +30,7 @@ use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
 use cairn_tls::{CertificateName, Remote, Tls};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tonic::{Code, Status};
 
@@ -42,6 +42,8 @@ pub(crate) struct PeerIdentity {
     generation: Arc<AtomicU32>,
     /// Held while the generation changes, and while a cluster is formed.
     pub(crate) adopting: Arc<futures::lock::Mutex<()>>,
+    /// The directory takes a generation: until it has, nobody is heard.
+    is_adopting: Arc<AtomicBool>,
     engine: Option<Engine>,
     id: NodeId,
     epoch: BootEpoch,
@@ -99,6 +101,7 @@ impl PeerIdentity {
             cluster: own.cluster.as_str().into(),
             generation: Arc::new(AtomicU32::new(engine.generation())),
             adopting: Arc::default(),
+            is_adopting: Arc::default(),
             engine: Some(engine.clone()),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
@@ -135,6 +138,7 @@ impl PeerIdentity {
             cluster: cluster.into(),
             generation: Arc::default(),
             adopting: Arc::default(),
+            is_adopting: Arc::default(),
             engine: None,
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
@@ -212,13 +216,38 @@ impl PeerIdentity {
         if self.generation() != 0 || !blank {
             return;
         }
-        if let Some(engine) = &self.engine
-            && engine.set_generation(envelope.generation).await.is_err()
-        {
-            return;
+        self.is_adopting.store(true, Ordering::SeqCst);
+        if self.take_generation(envelope.generation).await {
+            self.generation.store(envelope.generation, Ordering::SeqCst);
+            tracing::info!(node = %self.id, generation = %generation_text(envelope.generation), "this node joins the cluster of this generation");
         }
-        self.generation.store(envelope.generation, Ordering::SeqCst);
-        tracing::info!(node = %self.id, generation = %generation_text(envelope.generation), "this node joins the cluster of this generation");
+        self.is_adopting.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the directory belongs to this generation now, and holds nothing of another one.
+    async fn take_generation(&self, generation: u32) -> bool {
+        let Some(engine) = &self.engine else { return true };
+        if engine.set_generation(generation).await.is_err() {
+            return false;
+        }
+        // A message that was heard before may have been carried out meanwhile.
+        let blank = is_uninitialized(engine);
+        if !blank {
+            // An error stops the engine.
+            engine.set_generation(0).await.ok();
+        }
+        blank
+    }
+
+    /// The generation of those who are heard.
+    ///
+    /// # Errors
+    /// While this node takes one.
+    pub(crate) fn heard_generation(&self) -> Result<u32, Status> {
+        match self.is_adopting.load(Ordering::SeqCst) {
+            false => Ok(self.generation()),
+            true => Err(Status::unavailable("this node is becoming part of a cluster: ask again")),
+        }
     }
 
     /// The sender of a request to this member, which came from `remote`.
@@ -386,7 +415,7 @@ impl PeerIdentity {
                 envelope.cluster, self.cluster
             )));
         }
-        if envelope.generation != self.generation() {
+        if envelope.generation != self.heard_generation()? {
             return Err(refused(self.of_other_generation(envelope)));
         }
         if envelope.protocol != PROTOCOL {

@@ -213,9 +213,13 @@ type Answer<T> = Result<Response<T>, Status>;
 /// Requests of one stream under way at once: more than a client sends.
 const UNDER_WAY: usize = 1024;
 
-fn within<M>(message: M, timeout: Duration) -> Request<M> {
+/// A call of a stream like a call of its own.
+fn single<M>(message: M, timeout: Duration, generation: Option<u32>) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
+    if let Some(generation) = generation.map(proto::generation_text) {
+        request.metadata_mut().insert(proto::GENERATION_KEY, generation.parse().unwrap());
+    }
     request
 }
 
@@ -272,19 +276,21 @@ impl Kv for Node {
         request: Request<Streaming<proto::MultiplexRequest>>,
     ) -> Answer<Self::MultiplexStream> {
         let node = self.clone();
-        let messages =
-            request.into_inner().map(|message| message.map_or(vec![], |message| message.calls));
-        let answers = messages.flat_map(stream::iter).map(move |call| {
+        let calls = request.into_inner().flat_map(|message| {
+            let message = message.unwrap_or_default();
+            stream::iter(message.calls.into_iter().map(move |call| (call, message.generation)))
+        });
+        let answers = calls.map(move |(call, generation)| {
             let node = node.clone();
             async move {
                 let timeout = Duration::from_millis(call.timeout_ms);
                 let answer = match call.kind.unwrap() {
                     call::Kind::Write(write) => node
-                        .write(within(write, timeout))
+                        .write(single(write, timeout, generation))
                         .await
                         .map(|r| answer::Kind::Write(r.into_inner())),
                     call::Kind::Get(get) => node
-                        .get(within(get, timeout))
+                        .get(single(get, timeout, generation))
                         .await
                         .map(|r| answer::Kind::Get(r.into_inner())),
                 };

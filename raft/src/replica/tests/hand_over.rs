@@ -2,75 +2,10 @@
 //!
 //! No election ends in these tests but the first one and those that a leader asks for.
 
+use super::members::{Members, leads};
 use super::*;
-use crate::storage::tests::engine_of;
 use openraft::ChangeMembers;
 use std::collections::BTreeSet;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-
-/// Three members of one cluster, in one process.
-struct Members {
-    replicas: Vec<Replica>,
-    _folders: Vec<TempDir>,
-}
-
-impl Members {
-    /// One of them leads, and has logged the first mode.
-    async fn started() -> Members {
-        let bind = |_| TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let incoming: Vec<TcpIncoming> = (1..=3).map(bind).collect();
-        let peer = |one: &TcpIncoming| one.local_addr().unwrap().to_string();
-        let address =
-            |one: &TcpIncoming| MemberAddress { peer: peer(one), client: "client:1".into() };
-        let addresses: BTreeMap<u16, MemberAddress> =
-            (1..).zip(incoming.iter().map(address)).collect();
-        let (mut replicas, mut folders) = (Vec::new(), Vec::new());
-        for (slot, incoming) in (1..).zip(incoming) {
-            let folder = tempfile::tempdir().unwrap();
-            let mut config = ReplicaConfig::new(Mode::Device, addresses.clone());
-            (config.election_min_ms, config.election_max_ms) = (60_000, 120_000);
-            config.maintenance_ms = 20;
-            let engine = engine_of(&folder, slot, |_| ()).await;
-            let replica = Replica::start(config, engine).await.unwrap();
-            let server = Server::builder().add_service(replica.peer_service());
-            tokio::spawn(server.serve_with_incoming(incoming));
-            replicas.push(replica);
-            folders.push(folder);
-        }
-        let members = Members { replicas, _folders: folders };
-        members
-            .until("a leader", |one| (leads(one) && one.modes().cluster.is_some()).then_some(()))
-            .await;
-        members
-    }
-
-    /// What is so of a member, soon.
-    async fn until<T: Send>(
-        &self,
-        what: &str,
-        so: impl Fn(&Replica) -> Option<T> + Send + Sync,
-    ) -> T {
-        let wait = async {
-            loop {
-                if let Some(found) = self.replicas.iter().find_map(&so) {
-                    return found;
-                }
-                runtime::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = runtime::timeout(Duration::from_secs(20), wait).await;
-        waited.unwrap_or_else(|| panic!("never: {what}"))
-    }
-
-    fn leader(&self) -> &Replica {
-        self.replicas.iter().find(|one| leads(one)).unwrap()
-    }
-}
-
-fn leads(replica: &Replica) -> bool {
-    with_metrics(&replica.inner.member.raft, |metrics| metrics.state == ServerState::Leader)
-}
 
 /// The story: an operator drained a member in the middle of its election. It won, and led although it
 /// was drained.
@@ -105,6 +40,10 @@ async fn a_leader_goes_on_while_no_other_member_says_that_it_may_lead() {
         .await;
     let limit = Duration::from_millis(500);
     crate::durability::leadership::hand_over(&leader.inner.member, None, limit).await;
+    takes_a_write(leader).await;
+}
+
+async fn takes_a_write(leader: &Replica) {
     let put = crate::core::command::Operation::Put {
         key: "k".into(),
         value: "v".into(),
@@ -117,6 +56,20 @@ async fn a_leader_goes_on_while_no_other_member_says_that_it_may_lead() {
         }
     };
     runtime::timeout(Duration::from_secs(10), written).await.expect("it takes writes");
+}
+
+/// The story: a member said that it may lead, and lost power before it did. openraft takes no
+/// proposals on a leader that began to hand over, and the leader kept leading.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_goes_on_after_nobody_took_over_what_it_handed_over() {
+    let members = Members::with_elections(|slot| if slot == 1 { 300 } else { 60_000 }).await;
+    let [leader, silent, _] = &members.replicas[..] else { panic!() };
+    assert!(leads(leader), "the others campaign much later");
+    silent.drain(Duration::from_secs(600)).await.unwrap();
+    let limit = Duration::from_millis(300);
+    let member = &leader.inner.member;
+    crate::durability::leadership::hand_over_to(member, silent.node_id(), limit).await;
+    takes_a_write(leader).await;
 }
 
 /// The story: a removal was begun by the leader after the one that leaves, and that one led again. It
@@ -136,11 +89,10 @@ async fn a_leader_that_leaves_gives_way_to_one_that_finishes_its_removal() {
             metrics.membership_config.membership().get_joint_config().len() == 2
         })
     };
-    while !is_joint() {
-        let polled = futures::poll!(&mut removal);
-        assert!(polled.is_pending(), "{polled:?}");
-        tokio::task::yield_now().await;
-    }
+    // The first poll proposes the first step. Another one may propose the second step, too.
+    let polled = futures::poll!(&mut removal);
+    assert!(polled.is_pending(), "{polled:?}");
+    members.until("the removal is begun", |_| is_joint().then_some(())).await;
     drop(removal);
     let finished_in = members
         .until("the removal is finished", |one| {

@@ -15,8 +15,10 @@ use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
 
+mod changes;
 mod generation;
 mod hand_over;
+mod members;
 mod terms;
 mod versions;
 

@@ -30,23 +30,8 @@ fn answer(envelope: Envelope) -> proto::JoinResponse {
 }
 
 fn member(identities: Identities) -> PeerIdentity {
-    PeerIdentity {
-        cluster: "blue".into(),
-        generation: Arc::default(),
-        adopting: Arc::default(),
-        engine: None,
-        id: NodeId::new(1, 11),
-        epoch: BootEpoch { number: 1, nonce: 9 },
-        fencing_history: FencingHistory::default(),
-        identities,
-        machines: Machines::default(),
-        formation: Formation::default(),
-        terms: Terms::default(),
-        tls: None,
-        foreign_logged: Arc::default(),
-        old_logged: Arc::default(),
-        generation_logged: Arc::default(),
-    }
+    let epoch = BootEpoch { number: 1, nonce: 9 };
+    PeerIdentity { epoch, identities, ..PeerIdentity::without_identity("blue", NodeId::new(1, 11)) }
 }
 
 fn here() -> PeerIdentity {
@@ -188,6 +173,12 @@ async fn a_message_of_another_generation_is_refused_and_a_blank_node_takes_the_g
     here.adopt_generation(&hello(message.clone(), false)).await;
     assert_eq!(here.generation(), 7);
     here.check_answer(&answer(message.clone()), other).unwrap();
+    // Until the directory has it, nobody is heard, and an answer that is not heard changes nothing.
+    here.is_adopting.store(true, Ordering::SeqCst);
+    let status = here.sender_of_request(&Remote::default(), Some(&message)).unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(here.check_answer(&answer(message.clone()), other).is_err());
+    here.is_adopting.store(false, Ordering::SeqCst);
     // It stays with the first.
     here.adopt_generation(&hello(Envelope { generation: 8, ..message }, false)).await;
     assert_eq!(here.generation(), 7);

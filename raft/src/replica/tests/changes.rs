@@ -1,0 +1,67 @@
+//! Changes of the members beside others: of the members, of the leader, and of the mode.
+
+use super::members::Members;
+use super::*;
+use crate::core::codec;
+use crate::core::types::{Payload, Proposal};
+use crate::membership::Step;
+use openraft::RaftMetrics;
+
+fn metrics(replica: &Replica) -> RaftMetrics<crate::core::types::TypeConfig> {
+    with_metrics(&replica.inner.member.raft, Clone::clone)
+}
+
+/// A change is judged by what its leader saw. If that is not so any more, it is not made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_was_judged_before_another_one_or_in_another_term_is_not_made() {
+    let (_folder, replica) = alone().await;
+    let reconciler = &replica.inner.service.reconciler;
+    let slots = || -> Vec<u16> {
+        metrics(&replica).membership_config.nodes().map(|(id, _)| id.slot()).collect()
+    };
+    let learner = |slot| {
+        let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
+        Step::Add(NodeId::new(slot, 1), address)
+    };
+    let before = metrics(&replica);
+    reconciler.take(learner(2), &before).await;
+    assert_eq!(slots(), [1, 2]);
+    reconciler.take(learner(3), &before).await;
+    assert_eq!(slots(), [1, 2], "another change came before it");
+    let mut earlier = metrics(&replica);
+    earlier.vote.leader_id.term -= 1;
+    reconciler.take(learner(3), &earlier).await;
+    assert_eq!(slots(), [1, 2], "this member leads another term now");
+    reconciler.take(learner(3), &metrics(&replica)).await;
+    assert_eq!(slots(), [1, 2, 3]);
+}
+
+/// The story: a call of `mode set` had run out of time, and its record was on its way. A removal that
+/// left two voters began, and the record made two voters `replicated`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_leaves_fewer_than_three_waits_for_a_mode_that_is_on_its_way() {
+    let members = Members::started().await;
+    let leader = members.leader();
+    let another = members.replicas.iter().find(|one| one.node_id() != leader.node_id()).unwrap();
+    let slot = another.node_id().slot();
+    let remove = || leader.inner.service.reconciler.change(crate::MemberChange::Remove(slot));
+    let Proposal { meta, values } = codec::encode_mode(Mode::Replicated);
+    let record = Payload::Normal(Proposal { meta, values });
+    let modes = &leader.inner.member.modes;
+    modes.appended(u64::MAX, &record);
+    // A leader of this moment has not heard of all others.
+    let until = runtime::now() + Duration::from_secs(20);
+    let waits_for = loop {
+        match remove().await {
+            Ok(waits_for) => break waits_for,
+            Err(error) => assert!(runtime::now() < until, "{error}"),
+        }
+        runtime::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(waits_for.as_deref(), Some("a change of the mode is under way"));
+    modes.truncated(Some(u64::MAX - 1));
+    while let Some(waits_for) = remove().await.unwrap() {
+        assert!(runtime::now() < until, "{waits_for}");
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+}
