@@ -209,6 +209,17 @@ impl PeerIdentity {
         if self.generation() != 0 || envelope.generation == 0 || answer.uninitialized {
             return;
         }
+        // In a task of its own: the caller may be cancelled.
+        let (identity, generation) = (self.clone(), envelope.generation);
+        let (done, is_done) = futures::channel::oneshot::channel();
+        runtime::spawn(async move {
+            identity.take_generation(generation).await;
+            done.send(()).ok();
+        });
+        is_done.await.ok();
+    }
+
+    async fn take_generation(&self, generation: u32) {
         let _one_at_a_time = self.adopting.lock().await;
         let blank = self.engine.as_ref().is_none_or(|engine| {
             is_uninitialized(engine) && engine.member_state() == MemberState::Active
@@ -217,15 +228,15 @@ impl PeerIdentity {
             return;
         }
         self.is_adopting.store(true, Ordering::SeqCst);
-        if self.take_generation(envelope.generation).await {
-            self.generation.store(envelope.generation, Ordering::SeqCst);
-            tracing::info!(node = %self.id, generation = %generation_text(envelope.generation), "this node joins the cluster of this generation");
+        if self.store_generation(generation).await {
+            self.generation.store(generation, Ordering::SeqCst);
+            tracing::info!(node = %self.id, generation = %generation_text(generation), "this node joins the cluster of this generation");
         }
         self.is_adopting.store(false, Ordering::SeqCst);
     }
 
     /// Whether the directory belongs to this generation now, and holds nothing of another one.
-    async fn take_generation(&self, generation: u32) -> bool {
+    async fn store_generation(&self, generation: u32) -> bool {
         let Some(engine) = &self.engine else { return true };
         if engine.set_generation(generation).await.is_err() {
             return false;
