@@ -51,7 +51,11 @@ fn ask(address: &str) -> Vec<Raw> {
             timeout_ms: 0,
             kind: Some(call::Kind::Get(get.clone())),
         });
-        connection.call("Multiplex", &proto::MultiplexRequest { calls: calls.collect() }, false);
+        connection.call(
+            "Multiplex",
+            &proto::MultiplexRequest { calls: calls.collect(), generation: None },
+            false,
+        );
     }
     connections
 }
@@ -150,7 +154,7 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
         (proto::error_detail::Reason::RequestTooLarge, 2_600_000)
     );
 
-    let request = proto::MultiplexRequest { calls: vec![call] };
+    let request = proto::MultiplexRequest { calls: vec![call], generation: None };
     let multiplexed = async || {
         let answers = client.multiplex(futures::stream::iter([request.clone()])).await?;
         answers.into_inner().message().await.map(drop)
