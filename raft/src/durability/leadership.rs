@@ -72,6 +72,10 @@ pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: D
 /// power at that moment, and the cluster took no writes until an operator restarted the leader.
 pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit: Duration) {
     let mut metrics = member.raft.metrics();
+    let led = |seen: &RaftMetrics<TypeConfig>| {
+        (seen.state == ServerState::Leader).then_some(seen.current_term)
+    };
+    let Some(term) = read_metrics(&metrics, led) else { return };
     let handed_over = async {
         if member.raft.trigger().transfer_leader(transferee).await.is_err() {
             return;
@@ -85,13 +89,16 @@ pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit
     }
     let node = member.raft.node_id();
     tracing::warn!(%node, %transferee, "a member did not take over leadership in time; this one gives it up");
-    // A leader ends with a vote of a later term. Nobody else can win that term by this vote: it is
-    // for the one that was to lead.
-    let now = |state: &RaftState<TypeConfig>| {
-        (state.vote_ref().leader_id().term, state.log_ids.last().cloned())
-    };
-    let Ok((term, last)) = member.raft.with_raft_state(now).await else { return };
-    let mut request = VoteRequest::new(Vote::new(term + 1, transferee), last);
+    // A disk that stalls does not keep the caller.
+    runtime::timeout(limit, give_up(member, term)).await;
+}
+
+/// Ends the leadership of this term by a vote of the next one. It is for nobody: a member that heard
+/// of a vote for itself would take it for its own.
+async fn give_up(member: &LocalMember, term: u64) {
+    let last = |state: &RaftState<TypeConfig>| state.log_ids.last().cloned();
+    let Ok(last) = member.raft.with_raft_state(last).await else { return };
+    let mut request = VoteRequest::new(Vote::new(term + 1, NodeId::from_u64(0)), last);
     // The lease protects the leader from others, not from itself.
     request.leadership_transfer = true;
     // An error says that replication has ended.
