@@ -4,8 +4,9 @@
 //! a cluster made anew (`cairn recover --force-new-cluster`). The transport connects again by itself,
 //! without another Hello. So the client went on, with versions that meant nothing there.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 
@@ -18,19 +19,30 @@ pub(crate) fn generation_of(hello: &HelloResponse) -> Option<u32> {
     Some(hello.generation).filter(|_| !hello.members.is_empty())
 }
 
+/// The client stays with this generation.
+pub(crate) struct OtherGeneration(pub(crate) u32);
+
 /// The client's token, and the cluster that it means. Clones are cheap and share the generation:
 /// a connection that was made to a blank node names it, too, once another node has told it.
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
     token: Option<Token>,
+    meant: Arc<Mutex<Meant>>,
+}
+
+/// The generation that a client means.
+#[derive(Default)]
+struct Meant {
     /// That of the first formed cluster that answered.
-    generation: Arc<OnceLock<u32>>,
+    generation: Option<u32>,
+    /// It served a request of this client, or may have. The client stays with it from then on.
+    stays: bool,
 }
 
 impl Caller {
     /// A client that knows no cluster yet.
     pub(crate) fn new(token: Option<Token>) -> Caller {
-        Caller { token, generation: Arc::default() }
+        Caller { token, meant: Arc::default() }
     }
 
     /// The same client, as if it knew no cluster: for a Hello, which tells the node's generation.
@@ -38,13 +50,28 @@ impl Caller {
         Caller::new(self.token.clone())
     }
 
-    /// The generation that this client means, which is this one if it meant none before.
-    pub(crate) fn means(&self, told: u32) -> u32 {
-        *self.generation.get_or_init(|| told)
+    /// A node told its generation. Returns the one that this client meant before, if that is another
+    /// one. It means the told one now, unless it stays with the other one: a node that was left over
+    /// when the cluster was made anew may have answered first.
+    pub(crate) fn told(&self, generation: u32) -> Result<Option<u32>, OtherGeneration> {
+        let mut meant = self.meant.lock();
+        let before = meant.generation.filter(|before| *before != generation);
+        match before {
+            Some(other) if meant.stays => Err(OtherGeneration(other)),
+            _ => {
+                meant.generation = Some(generation);
+                Ok(before)
+            }
+        }
+    }
+
+    /// A request was served, or may take effect.
+    pub(crate) fn stays(&self) {
+        self.meant.lock().stays = true;
     }
 
     pub(crate) fn generation(&self) -> Option<u32> {
-        self.generation.get().copied()
+        self.meant.lock().generation
     }
 
     pub(crate) fn add_to<M>(&self, request: &mut Request<M>) {

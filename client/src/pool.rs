@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::caller::{Caller, generation_of};
+use crate::caller::{Caller, OtherGeneration, generation_of};
 use crate::convert;
 use crate::node::{Connection, Node, normalize};
 use crate::options::Options;
@@ -169,16 +169,19 @@ impl Pool {
                 None => view.cluster = Some(hello.cluster.clone()),
             }
             if let Some(generation) = generation {
-                let known = self.caller.means(generation);
-                if known != generation {
+                let before = self.caller.told(generation).map_err(|OtherGeneration(known)| {
                     let of = |number| {
                         format!("{} of generation {}", hello.cluster, generation_text(number))
                     };
-                    return Err(Error::ClusterMismatch {
+                    Error::ClusterMismatch {
                         endpoint: address.to_owned(),
                         expected: of(known),
                         found: of(generation),
-                    });
+                    }
+                })?;
+                if before.is_some() {
+                    (view.members, view.membership) = (Vec::new(), (0, 0));
+                    *self.leader.write() = None;
                 }
             }
             view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
@@ -222,8 +225,7 @@ impl Pool {
             if let Ok(Ok(hello)) = tokio::time::timeout(pool.options.connect_timeout, asked).await
                 && pool.learn(node.address(), hello).is_err()
             {
-                // A node that was blank when this connection was made became part of another
-                // cluster: the requests over it name no generation.
+                // A node that was blank when this connection was made became part of another cluster.
                 node.discard(&connection);
             }
         });
@@ -307,6 +309,11 @@ impl Pool {
     pub(crate) fn first_choice(&self, target: Target, now: Instant) -> Option<Arc<Node>> {
         let node = self.remembered(target).read().clone()?;
         node.cooling(now).is_none().then_some(node)
+    }
+
+    /// A request was served, or may take effect: the client stays with the generation that it means.
+    pub(crate) fn stays(&self) {
+        self.caller.stays();
     }
 
     /// Remembers that `node` served such a request.
@@ -437,6 +444,7 @@ mod tests {
             pool.learn("seed:1", of(first, &["seed:1", "a:1"])).unwrap();
             pool.learn("blank:1", of(0, &[])).unwrap();
             pool.learn("a:1", of(first, &["seed:1", "a:1"])).unwrap();
+            pool.stays();
             for other in [5, 9] {
                 let Err(Error::ClusterMismatch { endpoint, expected, found }) =
                     pool.learn("b:2", of(other, &["b:2"]))
@@ -448,6 +456,26 @@ mod tests {
                 assert_eq!(found, format!("blue of generation {other:08x}"));
             }
         }
+    }
+
+    /// The story: of the nodes that a client was given, one was left over when the cluster was made
+    /// anew, and answered first. The client refused all others until it was started again.
+    #[test]
+    fn a_client_that_nobody_has_served_goes_to_the_generation_that_answers_now() {
+        let pool = Pool::new(Options::new(["old:1", "a:1"]).seed(1)).unwrap();
+        let old = proto::HelloResponse {
+            membership_term: 9,
+            membership_index: 90,
+            ..hello(&["old:1", "lost:1"])
+        };
+        pool.learn("old:1", old.clone()).unwrap();
+        let anew = proto::HelloResponse { generation: 7, ..hello(&["a:1", "b:2"]) };
+        pool.learn("a:1", anew).unwrap();
+        let addresses = pool.members().into_iter().map(|member| member.client_address);
+        assert_eq!(addresses.collect::<Vec<_>>(), ["a:1", "b:2"]);
+        assert_eq!(pool.leader_address().as_deref(), Some("a:1"));
+        pool.stays();
+        assert!(matches!(pool.learn("old:1", old), Err(Error::ClusterMismatch { .. })));
     }
 
     #[test]

@@ -279,6 +279,7 @@ impl Attempts {
             };
         let status = match answer {
             Ok(response) => {
+                pool.stays();
                 pool.succeeded(self.target, node);
                 return Ok(response);
             }
@@ -287,6 +288,9 @@ impl Attempts {
         let mut failure = Failure::of(&status);
         if let Failure::Lost { why, .. } | Failure::NotSent(why) = &mut failure {
             why.insert_str(0, &format!("{}: ", node.address()));
+        }
+        if failure.may_have_effect().is_some() {
+            pool.stays();
         }
         match &failure {
             Failure::Lost { timed_out: true, .. } if timeout < limit => {}

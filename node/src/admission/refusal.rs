@@ -39,11 +39,16 @@ pub(crate) fn other_generation(metadata: &MetadataMap, own: u32) -> Result<(), S
 
 /// The refusal of what means another generation of the cluster than the node's own.
 pub(crate) fn not_of_generation(own: u32) -> Status {
-    let own = generation_text(own);
-    let message = format!(
-        "this node belongs to generation {own} of the cluster, the client began with another one: an operator made the \
-         cluster anew of one member alone; start the client anew"
-    );
+    let message = match own {
+        0 => "this node is not part of the cluster that an operator made anew of one member alone, and that the client \
+              means: it has not joined it, or is left over from before"
+            .into(),
+        _ => format!(
+            "this node belongs to generation {} of the cluster, the client began with another one: an operator made the \
+             cluster anew of one member alone; start the client anew",
+            generation_text(own)
+        ),
+    };
     detail(Reason::OtherGeneration).into_status(Code::FailedPrecondition, message)
 }
 

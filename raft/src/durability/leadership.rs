@@ -5,6 +5,7 @@ use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
 use crate::durability::LocalMember;
+use crate::storage::Raft;
 use crate::transport;
 use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
@@ -17,6 +18,8 @@ const TRANSFEREE_BEHIND: u64 = 1000;
 
 /// How long a member may take to answer whether it may lead, and at least to lead.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a hand-over may take that an operator asks for.
 pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
@@ -70,14 +73,26 @@ pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: D
 /// Asks this voter to take over, and gives leadership up if it has not in time: openraft would
 /// refuse proposals and send no heartbeats for as long as it leads. The story: the transferee lost
 /// power at that moment, and the cluster took no writes until an operator restarted the leader.
+///
+/// What is begun goes on if the caller is cancelled, or a disk that stalls keeps it for longer.
 pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit: Duration) {
-    let mut metrics = member.raft.metrics();
+    let (done, is_done) = futures::channel::oneshot::channel();
+    let raft = member.raft.clone();
+    runtime::spawn(async move {
+        transfer_or_give_up(&raft, transferee, limit).await;
+        done.send(()).ok();
+    });
+    runtime::timeout(limit + ANSWER_LIMIT, is_done).await;
+}
+
+async fn transfer_or_give_up(raft: &Raft, transferee: NodeId, limit: Duration) {
+    let mut metrics = raft.metrics();
     let led = |seen: &RaftMetrics<TypeConfig>| {
         (seen.state == ServerState::Leader).then_some(seen.current_term)
     };
     let Some(term) = read_metrics(&metrics, led) else { return };
     let handed_over = async {
-        if member.raft.trigger().transfer_leader(transferee).await.is_err() {
+        if raft.trigger().transfer_leader(transferee).await.is_err() {
             return;
         }
         while read_metrics(&metrics, |seen| seen.state == ServerState::Leader)
@@ -87,28 +102,43 @@ pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit
     if runtime::timeout(limit, handed_over).await.is_some() {
         return;
     }
-    let node = member.raft.node_id();
+    let node = raft.node_id();
     tracing::warn!(%node, %transferee, "a member did not take over leadership in time; this one gives it up");
-    // A disk that stalls does not keep the caller.
-    runtime::timeout(limit, give_up(member, term)).await;
+    give_up(raft, term).await;
 }
 
 /// Ends the leadership of this term by a vote of the next one. It is for nobody: a member that heard
 /// of a vote for itself would take it for its own.
-async fn give_up(member: &LocalMember, term: u64) {
+async fn give_up(raft: &Raft, term: u64) {
     let last = |state: &RaftState<TypeConfig>| state.log_ids.last().cloned();
-    let Ok(last) = member.raft.with_raft_state(last).await else { return };
+    let Ok(last) = raft.with_raft_state(last).await else { return };
     let mut request = VoteRequest::new(Vote::new(term + 1, NodeId::from_u64(0)), last);
     // The lease protects the leader from others, not from itself.
     request.leadership_transfer = true;
     // An error says that replication has ended.
-    member.raft.vote(request).await.ok();
+    raft.vote(request).await.ok();
+}
+
+/// Another member that leads, soon.
+pub(crate) async fn another_leader(
+    member: &LocalMember,
+    limit: Duration,
+) -> Option<(NodeId, MemberAddress)> {
+    let known = async {
+        loop {
+            let leader = with_metrics(&member.raft, leader);
+            if let Some(leader) = leader.filter(|(id, _)| *id != member.identity.id()) {
+                return leader;
+            }
+            runtime::sleep(POLL_INTERVAL).await;
+        }
+    };
+    runtime::timeout(limit, known).await
 }
 
 /// The best voter that says that it may lead. A leader of this moment does not know yet what the
 /// others hold, so it looks again. `None`: this member does not lead, or there is no other voter.
 async fn transferee(member: &LocalMember, to: Option<NodeId>) -> Option<NodeId> {
-    const POLL_INTERVAL: Duration = Duration::from_millis(20);
     loop {
         let mut candidates = with_metrics(&member.raft, |metrics| {
             let others = metrics.membership_config.voter_ids().any(|id| id != metrics.id);

@@ -335,16 +335,53 @@ impl Reconciler {
         step::is_ready(&view, joins)
     }
 
-    /// Done, if the membership says so by now and it is committed.
     fn done_if(&self, done: impl Fn(&RaftMetrics<TypeConfig>) -> bool) -> Changed {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
-        match is_settled(&metrics) && done(&metrics) {
+        match is_done(&with_metrics(&self.member.raft, Clone::clone), done) {
             true => Ok(None),
             false => waits("the members agree on the change"),
         }
     }
 }
 
+/// Whether the membership says so by now, and is committed.
+fn is_done(
+    metrics: &RaftMetrics<TypeConfig>,
+    done: impl Fn(&RaftMetrics<TypeConfig>) -> bool,
+) -> bool {
+    is_settled(metrics) && done(metrics)
+}
+
 fn votes(metrics: &RaftMetrics<TypeConfig>, member: NodeId) -> bool {
     metrics.membership_config.voter_ids().any(|voter| voter == member)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::MemberAddress;
+    use crate::core::types::{Membership, StoredMembership, raft_log_id};
+    use cairn_engine::LogId;
+
+    /// Another leader may take back a membership that is not committed.
+    #[test]
+    fn a_change_is_done_once_its_membership_is_committed() {
+        let stored = |index, slots: std::ops::RangeInclusive<u16>| {
+            let voters: BTreeSet<NodeId> = slots.map(|slot| NodeId::new(slot, 1)).collect();
+            let nodes = voters.iter().map(|id| (*id, MemberAddress::default()));
+            let nodes: BTreeMap<_, _> = nodes.collect();
+            let membership = Membership::new(vec![voters], nodes).unwrap();
+            let id = raft_log_id(LogId { term: 2, index });
+            std::sync::Arc::new(StoredMembership::new(Some(id), membership))
+        };
+        let mut metrics = RaftMetrics::new_initial(NodeId::new(1, 1));
+        metrics.current_term = 2;
+        metrics.last_applied = Some(raft_log_id(LogId { term: 2, index: 5 }));
+        metrics.membership_config = stored(6, 1..=2);
+        metrics.committed_membership_config = stored(5, 1..=3);
+        let removed = |metrics: &RaftMetrics<TypeConfig>| !votes(metrics, NodeId::new(3, 1));
+        assert!(removed(&metrics) && !is_done(&metrics, removed));
+        metrics.committed_membership_config = stored(6, 1..=2);
+        assert!(is_done(&metrics, removed));
+        assert!(!is_done(&metrics, |metrics| votes(metrics, NodeId::new(3, 1))));
+    }
 }

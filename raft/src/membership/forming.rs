@@ -118,7 +118,7 @@ async fn ask_one(member: &LocalMember, slot: u16, peer: &str) -> Result<Answer, 
 async fn form(member: &LocalMember, members: BTreeMap<NodeId, MemberAddress>) {
     let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
     let node = member.identity.id();
-    let _no_generation_meanwhile = member.identity.adopting.lock().await;
+    let _no_generation_meanwhile = member.identity.fence.read().await;
     if member.identity.generation() != 0 {
         tracing::info!(%node, "a cluster that was made anew of one member answers: this node joins it");
         return;

@@ -3,7 +3,7 @@
 use super::reconciler::Reconciler;
 use super::request::{ChangeError, refused};
 use super::step;
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::{LocalMember, leadership};
@@ -42,7 +42,7 @@ impl Reconciler {
         let limit = leadership::HAND_OVER_LIMIT;
         leadership::hand_over(&self.member, to, limit).await;
         // The new leader is known with its first message.
-        let (leader, _) = self.successor(limit).await.ok_or_else(|| {
+        let (leader, _) = leadership::another_leader(&self.member, limit).await.ok_or_else(|| {
             ChangeError::Refused(
                 "no other member took over in time: it is drained, or lacks entries; try again, or name another".into(),
             )
@@ -77,20 +77,6 @@ impl Reconciler {
             }
             runtime::sleep(POLL_INTERVAL).await;
         }
-    }
-
-    async fn successor(&self, limit: Duration) -> Option<(NodeId, MemberAddress)> {
-        let own = self.member.identity.id();
-        let known = async {
-            loop {
-                let leader = with_metrics(&self.member.raft, leadership::leader);
-                if let Some(leader) = leader.filter(|(id, _)| *id != own) {
-                    return leader;
-                }
-                runtime::sleep(POLL_INTERVAL).await;
-            }
-        };
-        runtime::timeout(limit, known).await
     }
 
     /// A leader that leaves hands leadership over first, so that the next leader removes it.

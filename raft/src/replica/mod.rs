@@ -343,7 +343,9 @@ impl Replica {
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if !time.is_zero() && leads() {
             leadership::hand_over(member, None, leadership::HAND_OVER_LIMIT).await;
-            if leads() {
+            // Not before another one leads: perhaps no other one may, and nobody did then.
+            let limit = Duration::from_millis(member.config.election_max_ms);
+            if leads() || leadership::another_leader(member, limit).await.is_none() {
                 return Err(ChangeError::Refused(
                     "this member leads, and no other voter could take over: look at `cairn status`"
                         .into(),

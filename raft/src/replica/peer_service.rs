@@ -184,6 +184,7 @@ impl PeerService {
     ) -> Answered<proto::VoteResponse> {
         let (remote, request) = from_remote(request);
         let LocalMember { identity, raft, .. } = &*self.member;
+        let _kept = identity.keep_generation()?;
         let sender = identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let epoch = identity::epoch_of(request.envelope.as_ref());
         self.may_vote_for(sender, epoch)?;
@@ -296,26 +297,22 @@ impl Peer for PeerService {
         // the answers read them.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
-        let mut generation = None;
+        // Until the first one is answered: then this member is not blank any more.
+        let kept = Arc::new(Mutex::new(None));
         let requests = {
             let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
+            let kept = kept.clone();
             messages.scan((), move |_, message| {
                 let taken = message.and_then(|message| {
                     let known = *sender.lock();
                     let from = match known {
                         Some(from) => from,
-                        None => service
-                            .member
-                            .identity
-                            .sender_of_request(&remote, message.envelope.as_ref())?,
+                        None => {
+                            let identity = &service.member.identity;
+                            *kept.lock() = Some(identity.keep_generation()?);
+                            identity.sender_of_request(&remote, message.envelope.as_ref())?
+                        }
                     };
-                    // The first message names it for all of the stream.
-                    let heard = service.member.identity.heard_generation()?;
-                    if *generation.get_or_insert(heard) != heard {
-                        return Err(Status::unavailable(
-                            "this member became part of a cluster meanwhile",
-                        ));
-                    }
                     let request = service.append_request(from, message)?;
                     *sender.lock() = Some(from);
                     Ok(request)
@@ -327,6 +324,9 @@ impl Peer for PeerService {
         let answers =
             self.member.raft.stream_append(requests).enumerate().map(move |(number, result)| {
                 let receiver = if number == 0 { *sender.lock() } else { None };
+                if number == 0 {
+                    kept.lock().take();
+                }
                 append_response(
                     result,
                     receiver.and_then(|receiver| service.member.identity.to(receiver)),
@@ -342,6 +342,7 @@ impl Peer for PeerService {
         request: Request<proto::AppendRequest>,
     ) -> Answered<proto::AppendResponse> {
         let (remote, message) = from_remote(request);
+        let _kept = self.member.identity.keep_generation()?;
         let sender = self.member.identity.sender_of_request(&remote, message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
         let one = futures::stream::once(ready(request));
@@ -413,6 +414,7 @@ impl Peer for PeerService {
         request: Request<proto::SnapshotFinishRequest>,
     ) -> Answered<proto::SnapshotFinishResponse> {
         let (remote, request) = from_remote(request);
+        let _kept = self.member.identity.keep_generation()?;
         let (sender, vote) =
             self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let (last, meta) = receiver::named(request.meta, &vote)?;

@@ -256,6 +256,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_laxer_mode_binds_only_when_nobody_can_take_it_back() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Sync), 3);
+        modes.appended(4, &record(Mode::Replicated));
+        assert_eq!(modes.binding(), Mode::Sync);
+        modes.applied(4, Some(Mode::Replicated), 4);
+        assert_eq!(modes.binding(), Mode::Replicated);
+    }
+
+    #[tokio::test]
     async fn a_record_that_another_leader_took_back_binds_no_more() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
         modes.applied(3, Some(Mode::Replicated), 3);

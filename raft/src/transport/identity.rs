@@ -30,8 +30,9 @@ use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
 use cairn_tls::{CertificateName, Remote, Tls};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tonic::{Code, Status};
 
 /// This member's identity, for messages to the others and checks of theirs.
@@ -40,10 +41,9 @@ pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     /// The cluster's generation, and the directory that remembers it.
     generation: Arc<AtomicU32>,
-    /// Held while the generation changes, and while a cluster is formed.
-    pub(crate) adopting: Arc<futures::lock::Mutex<()>>,
-    /// The directory takes a generation: until it has, nobody is heard.
-    is_adopting: Arc<AtomicBool>,
+    /// Written while the generation changes. Read while a cluster is formed, and while a message is
+    /// carried out that makes a blank member a part of one.
+    pub(crate) fence: Arc<RwLock<()>>,
     engine: Option<Engine>,
     id: NodeId,
     epoch: BootEpoch,
@@ -100,8 +100,7 @@ impl PeerIdentity {
         PeerIdentity {
             cluster: own.cluster.as_str().into(),
             generation: Arc::new(AtomicU32::new(engine.generation())),
-            adopting: Arc::default(),
-            is_adopting: Arc::default(),
+            fence: Arc::default(),
             engine: Some(engine.clone()),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
@@ -137,8 +136,7 @@ impl PeerIdentity {
         PeerIdentity {
             cluster: cluster.into(),
             generation: Arc::default(),
-            adopting: Arc::default(),
-            is_adopting: Arc::default(),
+            fence: Arc::default(),
             engine: None,
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
@@ -220,45 +218,29 @@ impl PeerIdentity {
     }
 
     async fn take_generation(&self, generation: u32) {
-        let _one_at_a_time = self.adopting.lock().await;
+        let _nobody_is_heard = self.fence.write().await;
         let blank = self.engine.as_ref().is_none_or(|engine| {
             is_uninitialized(engine) && engine.member_state() == MemberState::Active
         });
         if self.generation() != 0 || !blank {
             return;
         }
-        self.is_adopting.store(true, Ordering::SeqCst);
-        if self.store_generation(generation).await {
-            self.generation.store(generation, Ordering::SeqCst);
-            tracing::info!(node = %self.id, generation = %generation_text(generation), "this node joins the cluster of this generation");
+        if let Some(engine) = &self.engine
+            && engine.set_generation(generation).await.is_err()
+        {
+            return;
         }
-        self.is_adopting.store(false, Ordering::SeqCst);
+        self.generation.store(generation, Ordering::SeqCst);
+        tracing::info!(node = %self.id, generation = %generation_text(generation), "this node joins the cluster of this generation");
     }
 
-    /// Whether the directory belongs to this generation now, and holds nothing of another one.
-    async fn store_generation(&self, generation: u32) -> bool {
-        let Some(engine) = &self.engine else { return true };
-        if engine.set_generation(generation).await.is_err() {
-            return false;
-        }
-        // A message that was heard before may have been carried out meanwhile.
-        let blank = is_uninitialized(engine);
-        if !blank {
-            // An error stops the engine.
-            engine.set_generation(0).await.ok();
-        }
-        blank
-    }
-
-    /// The generation of those who are heard.
+    /// The generation stays as it is while this is held.
     ///
     /// # Errors
     /// While this node takes one.
-    pub(crate) fn heard_generation(&self) -> Result<u32, Status> {
-        match self.is_adopting.load(Ordering::SeqCst) {
-            false => Ok(self.generation()),
-            true => Err(Status::unavailable("this node is becoming part of a cluster: ask again")),
-        }
+    pub(crate) fn keep_generation(&self) -> Result<OwnedRwLockReadGuard<()>, Status> {
+        let fence = self.fence.clone().try_read_owned();
+        fence.map_err(|_| Status::unavailable("this node is becoming part of a cluster: ask again"))
     }
 
     /// The sender of a request to this member, which came from `remote`.
@@ -426,7 +408,7 @@ impl PeerIdentity {
                 envelope.cluster, self.cluster
             )));
         }
-        if envelope.generation != self.heard_generation()? {
+        if envelope.generation != self.generation() {
             return Err(refused(self.of_other_generation(envelope)));
         }
         if envelope.protocol != PROTOCOL {

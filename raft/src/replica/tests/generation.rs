@@ -59,3 +59,30 @@ async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_rec
     assert!(identity.identities.is_newest(other(), epoch));
     assert_eq!(addresses.unknown(), ["127.0.0.1:9"]);
 }
+
+/// The story: a member of the old cluster was heard before the directory had the new generation, and
+/// its vote or entries were stored behind that.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_message_is_carried_out_no_generation_is_taken_and_while_one_is_taken_nobody_is_heard()
+ {
+    let (_folder, replica, service) = replica().await;
+    let identity = replica.inner.member.identity.clone();
+    let carried_out = identity.keep_generation().unwrap();
+    let taking = tokio::spawn({
+        let identity = identity.clone();
+        async move { identity.adopt_generation(&told(7, false)).await }
+    });
+    let until = runtime::now() + Duration::from_secs(20);
+    while identity.keep_generation().is_ok() {
+        assert!(runtime::now() < until, "it does not wait for the message");
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let refused = service.vote(Request::new(candidacy(1))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert_eq!((identity.generation(), replica.engine().generation()), (0, 0));
+    drop(carried_out);
+    taking.await.unwrap();
+    assert_eq!((identity.generation(), replica.engine().generation()), (7, 7));
+    let refused = service.vote(Request::new(candidacy(1))).await.unwrap_err();
+    assert!(refused.message().contains("generation 00000007"), "{refused}");
+}
