@@ -166,6 +166,19 @@ async fn a_node_of_another_generation_is_passed_over_and_named_once_nobody_else_
     assert!(error.to_string().contains("generation 00000009"), "{error}");
 }
 
+#[tokio::test]
+async fn a_list_names_the_generation_too() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    node.knows(&[&node]);
+    node.belongs_to(7);
+    let client = options(&[&node]).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    client.list(ListOptions::prefix("a")).await.unwrap();
+    node.belongs_to(9);
+    let error = client.list(ListOptions::prefix("a")).await.unwrap_err();
+    assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
+}
+
 /// The story: requests over a connection that was made to a node when it was blank named no
 /// generation. The node became part of another cluster, and served them.
 #[tokio::test]

@@ -38,8 +38,11 @@ async fn of_five_members_with_three_lost_disks_one_goes_on_and_a_second_one_is_a
     cluster.start_all().await;
     let mut keys = SharedKeys::new(&cluster);
     keys.work();
+    // It asks nothing between its first request and the disaster.
     let idle = cluster.options_of(&[FIRST]).deadline(DEADLINE).connect().await;
-    let mut disaster = Disaster { cluster, keys, idle: idle.expect("it answers") };
+    let idle = idle.expect("it answers");
+    idle.get(OWN_KEY).await.expect("it serves");
+    let mut disaster = Disaster { cluster, keys, idle };
     disaster.strikes().await;
     let generation = disaster.force_first().await;
     disaster.old_clients_refuse(&generation).await;
