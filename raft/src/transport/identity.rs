@@ -204,7 +204,7 @@ impl PeerIdentity {
         let Some(envelope) = answer.envelope().filter(|told| told.cluster == *self.cluster) else {
             return;
         };
-        if self.generation() != 0 || envelope.generation == 0 || answer.uninitialized {
+        if !self.may_adopt() || envelope.generation == 0 || answer.uninitialized {
             return;
         }
         // In a task of its own: the caller may be cancelled.
@@ -217,12 +217,17 @@ impl PeerIdentity {
         is_done.await.ok();
     }
 
-    async fn take_generation(&self, generation: u32) {
-        let _nobody_is_heard = self.fence.write().await;
+    /// Whether this node was never part of a cluster.
+    fn may_adopt(&self) -> bool {
         let blank = self.engine.as_ref().is_none_or(|engine| {
             is_uninitialized(engine) && engine.member_state() == MemberState::Active
         });
-        if self.generation() != 0 || !blank {
+        self.generation() == 0 && blank
+    }
+
+    async fn take_generation(&self, generation: u32) {
+        let _nobody_is_heard = self.fence.write().await;
+        if !self.may_adopt() {
             return;
         }
         if let Some(engine) = &self.engine
