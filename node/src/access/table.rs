@@ -19,8 +19,8 @@ pub(crate) struct AccessTable {
 }
 
 struct Shared {
-    /// Everybody may do everything.
-    insecure: bool,
+    /// Connections prove names by certificates.
+    certificates: bool,
     /// Of those to whom roles do not apply.
     no_roles: Arc<Roles>,
     /// Rises with each replacement.
@@ -30,6 +30,8 @@ struct Shared {
 
 #[derive(Default)]
 struct Known {
+    /// Neither certificates nor entries: everybody may do everything.
+    insecure: bool,
     names: BTreeMap<Arc<str>, Arc<Roles>>,
     tokens: Vec<(TokenHash, Arc<str>)>,
     /// Of a name without an entry.
@@ -37,8 +39,9 @@ struct Known {
 }
 
 impl Known {
-    fn of(entries: &Entries) -> Known {
-        let mut known = Known::default();
+    fn of(certificates: bool, entries: &Entries) -> Known {
+        let insecure = !certificates && entries.is_empty();
+        let mut known = Known { insecure, ..Known::default() };
         if entries.is_empty() {
             known.others = Arc::new(Roles::all());
         }
@@ -70,17 +73,18 @@ fn number(name: &str) -> u64 {
 }
 
 impl AccessTable {
-    /// A table of these entries. `insecure`: they do not count, since everybody may do everything.
-    pub(crate) fn new(insecure: bool, entries: &Entries) -> AccessTable {
-        let (version, known) = (AtomicU64::new(0), RwLock::new(Known::of(entries)));
+    /// A table of these entries. Where connections have no `certificates` and there is no entry,
+    /// everybody may do everything.
+    pub(crate) fn new(certificates: bool, entries: &Entries) -> AccessTable {
+        let (version, known) = (AtomicU64::new(0), RwLock::new(Known::of(certificates, entries)));
         let no_roles = Arc::default();
-        AccessTable { shared: Arc::new(Shared { insecure, no_roles, version, known }) }
+        AccessTable { shared: Arc::new(Shared { certificates, no_roles, version, known }) }
     }
 
     /// Replaces all entries.
     pub(crate) fn replace(&self, entries: &Entries) {
         let mut known = self.shared.known.write();
-        *known = Known::of(entries);
+        *known = Known::of(self.shared.certificates, entries);
         self.shared.version.fetch_add(1, Ordering::Release);
     }
 
@@ -93,10 +97,10 @@ impl AccessTable {
             let roles = Arc::clone(&self.shared.no_roles);
             Identity { principal, roles, number: None }
         };
-        if self.shared.insecure {
+        let known = self.shared.known.read();
+        if known.insecure {
             return Ok(alone(Principal::Insecure));
         }
-        let known = self.shared.known.read();
         match credentials {
             Credentials::None => Err(Denied::Nobody),
             Credentials::Malformed => Err(Denied::Malformed),
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn credentials_are_the_name_that_they_prove_or_nobody() {
-        let table = AccessTable::new(false, &two_tokens());
+        let table = AccessTable::new(true, &two_tokens());
         let named = |credentials: Credentials| {
             table.identify(&credentials).map(|identity| identity.principal.to_string())
         };
@@ -188,18 +192,25 @@ mod tests {
     }
 
     #[test]
-    fn an_insecure_node_asks_for_nothing() {
-        let table = AccessTable::new(true, &two_tokens());
+    fn without_certificates_a_node_asks_for_nothing_while_it_has_no_entries() {
+        let table = AccessTable::new(false, &Entries::default());
+        let open = Session::begin(&table, Credentials::None).expect("anybody");
         for credentials in [Credentials::None, Credentials::Malformed, token("x"), client("x")] {
             let identity = table.identify(&credentials).expect("anybody");
             assert_eq!(identity.principal, Principal::Insecure);
             assert_eq!(identity.may(Need::Operator), Ok(()));
         }
+        table.replace(&two_tokens());
+        assert_eq!(open.identity().err(), Some(Denied::Nobody));
+        assert_eq!(table.identify(&token("x")).err(), Some(Denied::UnknownToken));
+        assert!(table.identify(&token("ada's")).is_ok());
+        table.replace(&Entries::default());
+        assert_eq!(open.identity().expect("anybody").principal, Principal::Insecure);
     }
 
     #[test]
     fn without_entries_every_certificate_of_the_cluster_may_do_everything_and_no_token_is_known() {
-        let table = AccessTable::new(false, &Entries::default());
+        let table = AccessTable::new(true, &Entries::default());
         let ada = table.identify(&client("ada")).expect("a certificate");
         assert_eq!(ada.principal.to_string(), "certificate ada");
         for need in [Need::AnyRole, Need::Write(b"k"), Need::List(b""), Need::Operator] {
@@ -213,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_name_is_one_client_by_token_and_by_certificate() {
-        let table = AccessTable::new(false, &two_tokens());
+        let table = AccessTable::new(true, &two_tokens());
         let number = |credentials| table.identify(&credentials).expect("a name").number();
         assert_eq!(number(token("ada's")), number(client("ada")));
         assert_ne!(number(token("ada's")), number(token("ben's")));
@@ -221,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_judged_by_the_entries_as_they_are_at_each_call() {
-        let table = AccessTable::new(false, &two_tokens());
+        let table = AccessTable::new(true, &two_tokens());
         let session = Session::begin(&table, token("ada's")).expect("known");
         let number = session.identity().expect("known").number();
         assert_eq!(session.identity().expect("known").may(Need::Write(b"k")), Err(Denied::Lacks {

@@ -105,22 +105,16 @@ impl Node {
         self.metrics.render()
     }
 
-    /// Replaces [`NodeConfig::access`] while the node runs. Streams that are open are judged by the
-    /// new entries from their next call on. Has no effect on a node where everybody may do
-    /// everything.
-    pub fn set_access(&self, entries: &Entries) {
-        self.access.replace(entries);
-        info!(names = entries.iter().count(), "who may do what is configured anew");
-    }
-
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
     pub fn election_blocked(&self) -> Option<String> {
         self.election_blocked_state.of(&self.replica)
     }
 
-    /// Applies what can change while the node runs: limits of requests, and the scrubber's rate. The
-    /// number of connections and of sessions, and the size of a request that is decoded, stay.
-    pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
+    /// Applies what can change while the node runs: who may do what, limits of requests, and the
+    /// scrubber's rate. Streams that are open are judged by the new roles from their next call on.
+    /// The number of connections and of sessions, and the size of a request that is decoded, stay.
+    pub fn reload(&self, access: &Entries, limits: &Limits, scrub: &ScrubConfig) {
+        self.access.replace(access);
         self.service.set_limits(limits);
         self.reads.resize(limits.max_read_bytes);
         self.replica.set_scrub_rate(scrub.rate_bytes);
@@ -280,7 +274,7 @@ async fn assemble(
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
-    let access = AccessTable::new(tls.is_none() && config.access.is_empty(), &config.access);
+    let access = AccessTable::new(tls.is_some(), &config.access);
     let metrics =
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();

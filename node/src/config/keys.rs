@@ -122,7 +122,8 @@ pub(crate) const KEYS: &[Key] = &[
         .means("address at which the other members reach this one; auto: listen.peer"),
     key("access", Access, "")
         .means("who may do what: NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
-                read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\""),
+                read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\"")
+        .live(),
     key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put")
         .live(),
     key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value")

@@ -1,5 +1,6 @@
 //! A running node reads its configuration again at SIGHUP.
 use crate::support::Cluster;
+use cairn_node::access::TokenHash;
 
 async fn until_logged(cluster: &Cluster, words: &str, times: usize) {
     let logged = async || (cluster.log(0).matches(words).count() >= times).then_some(());
@@ -48,4 +49,32 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     cluster.signal_node(0, "HUP");
     until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+}
+
+/// The story: a token leaked, and to revoke it took a restart of every member.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_do_what_changes_without_a_restart() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "a", "1"]).code, 0, "everybody may");
+
+    let hash = TokenHash::of(b"ada's");
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    cluster.configure(0, &format!("access.ada = \"read token:{hash}\""));
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "access = of ada", 1).await;
+    assert!(!cluster.log(0).contains(&hash.to_string()), "a token's hash is in the log");
+    assert_eq!(cluster.cairn(&["get", "a"]).code, 10, "nobody may without a token");
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "ada's").expect("a file");
+    let token = token.to_str().expect("text");
+    let got = cluster.cairn(&["get", "a", "--token-file", token]);
+    assert_eq!(got.stdout.trim(), "1", "{}", got.stderr);
+    let denied = cluster.cairn(&["put", "a", "2", "--token-file", token]);
+    assert_eq!(denied.code, 10, "{}", denied.stderr);
+
+    std::fs::write(cluster.config(0), &text).expect("a file");
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "access = (not set)", 1).await;
+    assert_eq!(cluster.cairn(&["put", "a", "3"]).code, 0, "everybody may again");
 }
