@@ -410,7 +410,7 @@ async fn roles_that_change_bind_a_connected_client_from_its_next_request_on() {
     layers.add_file(Path::new(cluster.config(0))).expect("a file");
     let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
     let environment = Environment::from_files(&config).expect("a directory");
-    let (limits, scrub) = (config.limits.clone(), config.scrub.clone());
+    let (limits, scrub) = (config.limits, config.scrub);
     let node = Node::start(config, environment).await.expect("it starts");
     let ada = client(&cluster, "ada");
     ada.put("k", "1").await.expect("allowed");
