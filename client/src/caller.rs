@@ -65,20 +65,31 @@ impl Caller {
         }
     }
 
-    /// A request was served, or may take effect.
-    pub(crate) fn stays(&self) {
-        self.meant.lock().stays = true;
+    /// A request that named this generation was served, or may take effect: the client stays with
+    /// it. Returns whether it meant another one by now, which another node told meanwhile. A request
+    /// that named none leaves open who served it.
+    pub(crate) fn stays(&self, named: Option<u32>) -> Result<bool, OtherGeneration> {
+        let mut meant = self.meant.lock();
+        let other = meant.generation.filter(|other| named.is_some_and(|named| named != *other));
+        match other {
+            Some(other) if meant.stays => Err(OtherGeneration(other)),
+            _ => {
+                *meant = Meant { generation: named.or(meant.generation), stays: true };
+                Ok(other.is_some())
+            }
+        }
     }
 
     pub(crate) fn generation(&self) -> Option<u32> {
         self.meant.lock().generation
     }
 
-    pub(crate) fn add_to<M>(&self, request: &mut Request<M>) {
+    /// Says who asks, and of which generation.
+    pub(crate) fn add_to<M>(&self, request: &mut Request<M>, named: Option<u32>) {
         if let Some(token) = &self.token {
             token.add_to(request);
         }
-        let text = self.generation().map(generation_text);
+        let text = named.map(generation_text);
         if let Some(value) = text.and_then(|text| MetadataValue::try_from(text).ok()) {
             request.metadata_mut().insert(GENERATION_KEY, value);
         }

@@ -35,6 +35,8 @@ type Reply = oneshot::Sender<Result<answer::Kind, Status>>;
 /// A request that waits to be sent.
 struct QueuedCall {
     kind: call::Kind,
+    /// The generation that it names.
+    named: Option<u32>,
     timeout: Duration,
     reply: Reply,
 }
@@ -58,10 +60,11 @@ impl MultiplexedStream {
     pub(crate) async fn call(
         &self,
         kind: call::Kind,
+        named: Option<u32>,
         timeout: Duration,
     ) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(QueuedCall { kind, timeout, reply }).map_err(|_| lost())?;
+        self.calls.send(QueuedCall { kind, named, timeout, reply }).map_err(|_| lost())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }
@@ -83,7 +86,7 @@ async fn drive(
     let (outlet, mut messages) = mpsc::channel(WINDOW);
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
     let mut request = Request::new(stream);
-    caller.add_to(&mut request);
+    caller.add_to(&mut request, named(&queued));
     let mut answers = match stub.multiplex(request).await {
         Ok(answers) => answers.into_inner(),
         Err(status) => {
@@ -104,7 +107,7 @@ async fn drive(
                 None => return pending.fail(&lost()),
             },
             permit = outlet.reserve(), if !queued.is_empty() => match permit {
-                Ok(permit) => permit.send(pending.message(&mut queued, &caller)),
+                Ok(permit) => permit.send(pending.message(&mut queued)),
                 Err(_) => return pending.fail(&lost()),
             },
             count = queue.recv_many(&mut queued, MAX_CALLS), if queued.is_empty() => if count == 0 {
@@ -122,15 +125,13 @@ struct PendingCalls {
 }
 
 impl PendingCalls {
-    /// Moves as many of the queued requests into a message as it can carry.
-    fn message(
-        &mut self,
-        queued: &mut Vec<QueuedCall>,
-        caller: &Caller,
-    ) -> proto::MultiplexRequest {
+    /// Moves as many of the queued requests into a message as it can carry. All of them name one
+    /// generation.
+    fn message(&mut self, queued: &mut Vec<QueuedCall>) -> proto::MultiplexRequest {
+        let generation = named(queued);
         let mut bytes = 0;
         let fits = queued.iter().take_while(|call| {
-            let fits = bytes < MAX_BYTES;
+            let fits = bytes < MAX_BYTES && call.named == generation;
             bytes += size(&call.kind);
             fits
         });
@@ -141,7 +142,7 @@ impl PendingCalls {
             let timeout_ms = u64::try_from(call.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
             proto::Call { id: self.next_id, timeout_ms, kind: Some(call.kind) }
         });
-        proto::MultiplexRequest { calls: calls.collect(), generation: caller.generation() }
+        proto::MultiplexRequest { calls: calls.collect(), generation }
     }
 
     fn answered(&mut self, message: proto::MultiplexResponse) {
@@ -161,6 +162,11 @@ impl PendingCalls {
             let _ = reply.send(Err(status.clone()));
         }
     }
+}
+
+/// The generation that the first of them names.
+fn named(queued: &[QueuedCall]) -> Option<u32> {
+    queued.first().and_then(|call| call.named)
 }
 
 fn size(kind: &call::Kind) -> usize {

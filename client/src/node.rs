@@ -34,6 +34,8 @@ pub(crate) struct Stub {
     pub(crate) operator: proto::operator_client::OperatorClient<Channel>,
     multiplexed: MultiplexedStream,
     caller: Caller,
+    /// The generation that its requests name.
+    pub(crate) named: Option<u32>,
 }
 
 impl Stub {
@@ -43,15 +45,20 @@ impl Stub {
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let operator = proto::operator_client::OperatorClient::new(channel);
         let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
-        Stub { multiplexed, unary, operator, caller }
+        Stub { multiplexed, unary, operator, named: None, caller }
     }
 
     /// A request of this client that the server works on no longer than `timeout`.
     pub(crate) fn request<M>(&self, message: M, timeout: Duration) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(timeout);
-        self.caller.add_to(&mut request);
+        self.caller.add_to(&mut request, self.named);
         request
+    }
+
+    /// The same, for requests to the cluster that the client means now.
+    fn naming(&self) -> Stub {
+        Stub { named: self.caller.generation(), ..self.clone() }
     }
 
     pub(crate) async fn write(
@@ -59,7 +66,7 @@ impl Stub {
         request: proto::WriteRequest,
         timeout: Duration,
     ) -> Result<proto::WriteResponse, Status> {
-        match self.multiplexed.call(proto::call::Kind::Write(request), timeout).await? {
+        match self.multiplexed.call(proto::call::Kind::Write(request), self.named, timeout).await? {
             proto::answer::Kind::Write(response) => Ok(response),
             _ => Err(Status::internal("a write was answered as something else")),
         }
@@ -70,7 +77,7 @@ impl Stub {
         request: proto::GetRequest,
         timeout: Duration,
     ) -> Result<proto::GetResponse, Status> {
-        match self.multiplexed.call(proto::call::Kind::Get(request), timeout).await? {
+        match self.multiplexed.call(proto::call::Kind::Get(request), self.named, timeout).await? {
             proto::answer::Kind::Get(response) => Ok(response),
             _ => Err(Status::internal("a get was answered as something else")),
         }
@@ -305,10 +312,10 @@ impl Connection {
     /// A stub for one call.
     pub(crate) fn stub(&self) -> Stub {
         if self.others.is_empty() {
-            return self.first.clone();
+            return self.first.naming();
         }
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
-        self.others.get(turn).unwrap_or(&self.first).clone()
+        self.others.get(turn).unwrap_or(&self.first).naming()
     }
 }
 

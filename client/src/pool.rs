@@ -146,8 +146,40 @@ impl Pool {
         Err(mismatch.unwrap_or(Error::Unavailable { tried, last_error: last }))
     }
 
+    /// The node's connection, opened if there is none. While no formed node has answered, one that is
+    /// connected is asked again: it may have been blank, and be part of a cluster by now.
     pub(crate) async fn connect(&self, node: &Node) -> Result<Arc<Connection>, Error> {
-        node.connect(&self.options, &self.random, |address, hello| self.learn(address, hello)).await
+        match node.connection().filter(|_| !self.knows_generation()) {
+            Some(connection) => self.ask_again(node, connection).await,
+            None => {
+                let learn = |address: &str, hello| self.learn(address, hello);
+                node.connect(&self.options, &self.random, learn).await
+            }
+        }
+    }
+
+    async fn ask_again(
+        &self,
+        node: &Node,
+        connection: Arc<Connection>,
+    ) -> Result<Arc<Connection>, Error> {
+        let limit = self.options.connect_timeout;
+        let mut stub = connection.stub();
+        let unavailable = |why| Error::unavailable(node.address(), why);
+        let learnt = match tokio::time::timeout(limit, stub.hello(limit)).await {
+            Ok(Ok(hello)) => self.learn(node.address(), hello),
+            Ok(Err(status)) => Err(unavailable(convert::describe(&status))),
+            Err(_) => Err(unavailable(format!("no answer within {} ms", limit.as_millis()))),
+        };
+        if learnt.is_err() {
+            node.discard(&connection);
+        }
+        learnt.map(|()| connection)
+    }
+
+    /// Whether a formed node has told of which generation it is.
+    pub(crate) fn knows_generation(&self) -> bool {
+        self.caller.generation().is_some()
     }
 
     /// Stores what a newly connected node reports.
@@ -170,18 +202,10 @@ impl Pool {
             }
             if let Some(generation) = generation {
                 let before = self.caller.told(generation).map_err(|OtherGeneration(known)| {
-                    let of = |number| {
-                        format!("{} of generation {}", hello.cluster, generation_text(number))
-                    };
-                    Error::ClusterMismatch {
-                        endpoint: address.to_owned(),
-                        expected: of(known),
-                        found: of(generation),
-                    }
+                    mismatch(address, &hello.cluster, known, generation)
                 })?;
                 if before.is_some() {
-                    (view.members, view.membership) = (Vec::new(), (0, 0));
-                    *self.leader.write() = None;
+                    self.forget_members(&mut view);
                 }
             }
             view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
@@ -311,9 +335,29 @@ impl Pool {
         node.cooling(now).is_none().then_some(node)
     }
 
-    /// A request was served, or may take effect: the client stays with the generation that it means.
-    pub(crate) fn stays(&self) {
-        self.caller.stays();
+    /// A request that named this generation was served by the node at `address`, or may take effect:
+    /// the client stays with it.
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`] if the client stays with another one since it asked.
+    pub(crate) fn stays(&self, named: Option<u32>, address: &str) -> Result<(), Error> {
+        match self.caller.stays(named) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.forget_members(&mut self.view.write());
+                Ok(())
+            }
+            Err(OtherGeneration(known)) => {
+                let cluster = self.cluster().unwrap_or_default();
+                Err(mismatch(address, &cluster, known, named.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// The client means another generation now.
+    fn forget_members(&self, view: &mut ClusterView) {
+        (view.members, view.membership) = (Vec::new(), (0, 0));
+        *self.leader.write() = None;
     }
 
     /// Remembers that `node` served such a request.
@@ -356,6 +400,12 @@ impl Pool {
     pub(crate) fn leader_address(&self) -> Option<String> {
         self.leader.read().as_ref().map(|node| node.address().to_owned())
     }
+}
+
+/// The node at this address is of another generation than the client's.
+fn mismatch(address: &str, cluster: &str, known: u32, found: u32) -> Error {
+    let of = |number| format!("{cluster} of generation {}", generation_text(number));
+    Error::ClusterMismatch { endpoint: address.to_owned(), expected: of(known), found: of(found) }
 }
 
 /// The certificates, if the options name any.
@@ -444,7 +494,7 @@ mod tests {
             pool.learn("seed:1", of(first, &["seed:1", "a:1"])).unwrap();
             pool.learn("blank:1", of(0, &[])).unwrap();
             pool.learn("a:1", of(first, &["seed:1", "a:1"])).unwrap();
-            pool.stays();
+            pool.stays(Some(first), "a:1").unwrap();
             for other in [5, 9] {
                 let Err(Error::ClusterMismatch { endpoint, expected, found }) =
                     pool.learn("b:2", of(other, &["b:2"]))
@@ -474,8 +524,36 @@ mod tests {
         let addresses = pool.members().into_iter().map(|member| member.client_address);
         assert_eq!(addresses.collect::<Vec<_>>(), ["a:1", "b:2"]);
         assert_eq!(pool.leader_address().as_deref(), Some("a:1"));
-        pool.stays();
+        pool.stays(Some(7), "a:1").unwrap();
         assert!(matches!(pool.learn("old:1", old), Err(Error::ClusterMismatch { .. })));
+    }
+
+    /// The story: while the first write of a client was under way, it heard of a left-over node. The
+    /// write was answered, and the client stayed with the left-over node.
+    #[test]
+    fn a_client_stays_with_the_generation_that_the_served_request_named() {
+        let pool = Pool::new(Options::new(["old:1", "a:1"]).seed(1)).unwrap();
+        let anew = proto::HelloResponse { generation: 7, ..hello(&["a:1", "b:2"]) };
+        pool.learn("a:1", anew.clone()).unwrap();
+        let named = pool.caller.generation();
+        let old = hello(&["old:1", "lost:1"]);
+        pool.learn("old:1", old.clone()).unwrap();
+        let late = pool.caller.generation();
+        assert_eq!((named, late), (Some(7), Some(0)));
+        pool.stays(named, "a:1").unwrap();
+        assert_eq!(pool.caller.generation(), Some(7));
+        assert_eq!(pool.leader_address(), None, "the left-over node does not lead");
+        assert!(matches!(pool.learn("old:1", old), Err(Error::ClusterMismatch { .. })));
+        pool.learn("a:1", anew).unwrap();
+        assert_eq!(pool.members().first().unwrap().client_address, "a:1");
+        // A stale read that the left-over node answers at the same time.
+        let Err(Error::ClusterMismatch { endpoint, expected, found }) = pool.stays(late, "old:1")
+        else {
+            panic!("what another generation answers is taken")
+        };
+        assert_eq!((&*endpoint, &*expected), ("old:1", "blue of generation 00000007"));
+        assert_eq!(found, "blue of generation 00000000");
+        assert_eq!(pool.caller.generation(), Some(7));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Attempts {
                     continue;
                 }
             };
-            if let Some(connection) = node.connection() {
+            if let Some(connection) = node.connection().filter(|_| pool.knows_generation()) {
                 pool.refresh_by(&node, &connection);
                 return Ok((node, connection));
             }
@@ -269,17 +269,19 @@ impl Attempts {
     {
         let limit = pool.options.attempt_timeout;
         let timeout = self.remaining().min(limit);
-        let answer =
-            match tokio::time::timeout(timeout, call(connection.stub(), message, timeout)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(Status::deadline_exceeded(format!(
-                    "no answer within {} ms",
-                    timeout.as_millis()
-                ))),
-            };
+        let stub = connection.stub();
+        let named = stub.named;
+        let stays = || pool.stays(named, node.address()).map_err(Failure::Refused);
+        let answer = match tokio::time::timeout(timeout, call(stub, message, timeout)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer within {} ms",
+                timeout.as_millis()
+            ))),
+        };
         let status = match answer {
             Ok(response) => {
-                pool.stays();
+                stays()?;
                 pool.succeeded(self.target, node);
                 return Ok(response);
             }
@@ -290,7 +292,7 @@ impl Attempts {
             why.insert_str(0, &format!("{}: ", node.address()));
         }
         if failure.may_have_effect().is_some() {
-            pool.stays();
+            stays()?;
         }
         match &failure {
             Failure::Lost { timed_out: true, .. } if timeout < limit => {}

@@ -184,15 +184,30 @@ impl Client {
             let request = stub.request(proto::StatusRequest {}, timeout);
             stub.unary.status(request).await.map(Response::into_inner)
         };
-        self.ask_one(endpoint, call).await.map(node_status)
+        let (status, _) = self.ask_anybody(endpoint, call).await?;
+        Ok(node_status(status))
     }
 
-    /// Asks one node once.
+    /// Asks one node once. The client stays with the generation that serves it.
     pub(crate) async fn ask_one<T, F>(
         &self,
         endpoint: &str,
         call: impl FnOnce(Stub, Duration) -> F,
     ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
+        let (answer, named) = self.ask_anybody(endpoint, call).await?;
+        self.pool.stays(named, endpoint)?;
+        Ok(answer)
+    }
+
+    /// Asks one node once, of whatever generation. Returns the one that the request named, too.
+    async fn ask_anybody<T, F>(
+        &self,
+        endpoint: &str,
+        call: impl FnOnce(Stub, Duration) -> F,
+    ) -> Result<(T, Option<u32>), Error>
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
@@ -211,7 +226,11 @@ impl Client {
             }
             _ => Error::unavailable(endpoint, convert::describe(&status)),
         };
-        let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
+        let ask = async {
+            let stub = pool.connect(&node).await?.stub();
+            let named = stub.named;
+            Ok((call(stub, timeout).await.map_err(failed)?, named))
+        };
         let late = || {
             Err(Error::unavailable(
                 &address,

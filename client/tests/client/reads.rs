@@ -200,6 +200,20 @@ async fn a_connection_to_a_node_that_was_blank_names_the_generation_too() {
     assert_eq!(anew.get("b").await.unwrap(), None);
 }
 
+/// The story: a client was started together with its cluster and met only blank nodes. The cluster
+/// served it, and it named no generation. It went on when the cluster had been made anew.
+#[tokio::test]
+async fn a_client_that_met_only_blank_nodes_learns_the_generation_before_it_is_served() {
+    let node = Node::start(&Cluster::new("test")).await;
+    let client = options(&[&node]).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    node.knows(&[&node]);
+    node.belongs_to(7);
+    assert_eq!(client.get("a").await.unwrap(), None);
+    node.belongs_to(9);
+    let error = client.get("a").await.unwrap_err();
+    assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
+}
+
 #[tokio::test]
 async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
     let cluster = Cluster::new("test");

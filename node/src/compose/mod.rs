@@ -110,11 +110,16 @@ impl Node {
         self.election_blocked_state.of(&self.replica)
     }
 
-    /// Applies what can change while the node runs: who may do what, limits of requests, and the
-    /// scrubber's rate. Streams that are open are judged by the new roles from their next call on.
-    /// The number of connections and of sessions, and the size of a request that is decoded, stay.
-    pub fn reload(&self, access: &Entries, limits: &Limits, scrub: &ScrubConfig) {
-        self.access.replace(access);
+    /// Replaces [`NodeConfig::access`] while the node runs. Streams that are open are judged by the
+    /// new entries from their next call on.
+    pub fn set_access(&self, entries: &Entries) {
+        self.access.replace(entries);
+    }
+
+    /// Applies what else can change while the node runs: limits of requests, and the scrubber's
+    /// rate. The number of connections and of sessions, and the size of a request that is decoded,
+    /// stay.
+    pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
         self.service.set_limits(limits);
         self.reads.resize(limits.max_read_bytes);
         self.replica.set_scrub_rate(scrub.rate_bytes);

@@ -410,14 +410,11 @@ async fn roles_that_change_bind_a_connected_client_from_its_next_request_on() {
     layers.add_file(Path::new(cluster.config(0))).expect("a file");
     let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
     let environment = Environment::from_files(&config).expect("a directory");
-    let (limits, scrub) = (config.limits, config.scrub);
     let node = Node::start(config, environment).await.expect("it starts");
     let ada = client(&cluster, "ada");
     ada.put("k", "1").await.expect("allowed");
     let hash = TokenHash::of(format!("{SECRET}ada").as_bytes());
-    let set = |text: String| {
-        node.reload(&Entries::parse(&text).expect("entries"), &limits, &scrub);
-    };
+    let set = |text: String| node.set_access(&Entries::parse(&text).expect("entries"));
 
     set(format!("ada=read token:{hash}"));
     denied(ada.put("k", "2").await);

@@ -9,13 +9,15 @@ use crate::core::types::{Reply, engine_log_id};
 use crate::durability::leadership;
 use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
 use cairn_engine::Mode;
+use futures::lock::OwnedMutexGuard;
 use openraft::ServerState;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Reconciler {
     /// Commits what acknowledgements mean from now on.
     pub(crate) async fn set_mode(&self, mode: Mode) -> Result<(), ChangeError> {
-        let _one_after_another = self.changing.lock().await;
+        let alone = Arc::clone(&self.changing).lock_owned().await;
         let began = runtime::now();
         let seen = loop {
             match self.seen()? {
@@ -33,7 +35,7 @@ impl Reconciler {
             ));
         }
         // Logged even if the mode is there already, as far as this member knows: it may lead no more.
-        let Some(index) = self.log_mode(mode).await else {
+        let Some(index) = self.log_mode(mode, alone).await else {
             let metrics = with_metrics(&self.member.raft, Clone::clone);
             return match metrics.state {
                 ServerState::Leader => refused(
@@ -51,9 +53,10 @@ impl Reconciler {
         }
     }
 
-    /// Proposes a mode record; its index once it is applied.
-    pub(super) async fn log_mode(&self, mode: Mode) -> Option<u64> {
-        let (reply, answer) = Reply::pair(Box::new(()));
+    /// Proposes a mode record; its index once it is applied. Nobody else changes anything until
+    /// openraft is done with the record, whether the caller waits or not.
+    pub(super) async fn log_mode(&self, mode: Mode, alone: OwnedMutexGuard<()>) -> Option<u64> {
+        let (reply, answer) = Reply::pair(Box::new(alone));
         let raft = &self.member.raft;
         raft.client_write_ff(codec::encode_mode(mode), Some(reply)).await.ok()?;
         let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;

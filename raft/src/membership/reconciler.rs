@@ -251,7 +251,7 @@ impl Reconciler {
     /// Logs the mode of this member's configuration, if the log has none yet.
     async fn log_first_mode(&self, metrics: &RaftMetrics<TypeConfig>) {
         // An operator's change comes first, and a record that is under way is waited for.
-        let Some(_one_after_another) = self.changing.try_lock() else { return };
+        let Some(alone) = self.changing.try_lock_owned() else { return };
         let modes = &self.member.modes;
         if !is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
             return;
@@ -262,7 +262,7 @@ impl Reconciler {
             }
             mode => mode,
         };
-        if self.log_mode(mode).await.is_some() {
+        if self.log_mode(mode, alone).await.is_some() {
             tracing::info!(node = %metrics.id, %mode, "the cluster's mode is logged");
         }
     }

@@ -14,6 +14,7 @@ use crate::core::config::ReplicaConfig;
 use crate::core::error::Error;
 use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
+use crate::core::types::TypeConfig;
 use crate::core::{codec, runtime, version};
 use crate::durability::{AckModes, EpochRecords, Gate, LocalMember, Policy};
 use crate::membership::{Outreach, Reconciler, forming};
@@ -24,12 +25,13 @@ use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
-use crate::transport::identity::is_uninitialized;
+use crate::transport::identity::{IsBlank, is_uninitialized};
 use crate::transport::{Addresses, Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
 use cairn_engine::{Engine, MemberState};
+use openraft::RaftState;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The table of sessions may take one part in this many of a checkpoint area.
@@ -50,8 +52,24 @@ impl Replica {
         let member = build(bounded(config, &engine), engine, &ack_modes, modes).await?;
         member.raft.runtime_config().elect(member.may_campaign());
         member.raft.run();
-        Ok(Replica { inner: Arc::new(background(Arc::new(member), ack_modes, blank)) })
+        let member = Arc::new(member);
+        member.identity.is_carried_out(is_blank(Arc::downgrade(&member)));
+        Ok(Replica { inner: Arc::new(background(member, ack_modes, blank)) })
     }
+}
+
+fn is_blank(member: Weak<LocalMember>) -> IsBlank {
+    Box::new(move || {
+        let member = member.upgrade();
+        Box::pin(async move {
+            let Some(member) = member else { return false };
+            let blank = |state: &RaftState<TypeConfig>| {
+                state.vote_ref().leader_id.term == 0 && state.log_ids.last().is_none()
+            };
+            // openraft answers in turn, after all that came before.
+            member.raft.with_raft_state(blank).await.unwrap_or(false)
+        })
+    })
 }
 
 /// Bounds the table of sessions, which shares a checkpoint area with the keys.

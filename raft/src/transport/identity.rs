@@ -28,9 +28,10 @@ use crate::core::version::{Feature, RELEASE, VERSION};
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
 use cairn_tls::{CertificateName, Remote, Tls};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tonic::{Code, Status};
@@ -44,6 +45,7 @@ pub(crate) struct PeerIdentity {
     /// Written while the generation changes. Read while a cluster is formed, and while a message is
     /// carried out that makes a blank member a part of one.
     pub(crate) fence: Arc<RwLock<()>>,
+    is_blank: Arc<OnceLock<IsBlank>>,
     engine: Option<Engine>,
     id: NodeId,
     epoch: BootEpoch,
@@ -63,6 +65,10 @@ pub(crate) struct PeerIdentity {
     /// When a request of another generation was last logged.
     generation_logged: Arc<Mutex<Option<runtime::Instant>>>,
 }
+
+/// Whether this member has neither voted nor logged anything, once all that it heard until now is
+/// carried out.
+pub(crate) type IsBlank = Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// An answer, which names its sender and receiver.
 pub(crate) trait Enveloped {
@@ -101,6 +107,7 @@ impl PeerIdentity {
             cluster: own.cluster.as_str().into(),
             generation: Arc::new(AtomicU32::new(engine.generation())),
             fence: Arc::default(),
+            is_blank: Arc::default(),
             engine: Some(engine.clone()),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
@@ -131,12 +138,18 @@ impl PeerIdentity {
         self.tls.as_ref()
     }
 
+    /// From now on what is heard is carried out, and this tells what came of it.
+    pub(crate) fn is_carried_out(&self, is_blank: IsBlank) {
+        self.is_blank.set(is_blank).ok();
+    }
+
     /// For a node without a data directory, which only asks.
     pub(crate) fn without_identity(cluster: &str, id: NodeId) -> PeerIdentity {
         PeerIdentity {
             cluster: cluster.into(),
             generation: Arc::default(),
             fence: Arc::default(),
+            is_blank: Arc::default(),
             engine: None,
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
@@ -228,6 +241,12 @@ impl PeerIdentity {
     async fn take_generation(&self, generation: u32) {
         let _nobody_is_heard = self.fence.write().await;
         if !self.may_adopt() {
+            return;
+        }
+        // A sender that gives up holds the fence no more, and what it sent is carried out nevertheless.
+        if let Some(is_blank) = self.is_blank.get()
+            && !is_blank().await
+        {
             return;
         }
         if let Some(engine) = &self.engine

@@ -60,6 +60,39 @@ async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_rec
     assert_eq!(addresses.unknown(), ["127.0.0.1:9"]);
 }
 
+/// The story: a member of the old cluster asked for a vote and gave up while the disk was slow. The
+/// vote was stored behind the new generation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_sender_that_gave_up_has_sent_is_carried_out_before_a_generation_is_taken() {
+    let (_folder, replica, service) = replica().await;
+    let LocalMember { identity, raft, .. } = &*replica.inner.member;
+    let (busy, is_busy) = tokio::sync::oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let holding = tokio::spawn({
+        let raft = raft.clone();
+        let hold = move |_: &_| {
+            busy.send(()).unwrap();
+            released.recv().unwrap();
+        };
+        async move { raft.with_raft_state(hold).await }
+    });
+    is_busy.await.unwrap();
+    let limit = Duration::from_millis(100);
+    let vote = runtime::timeout(limit, service.vote(Request::new(candidacy(1)))).await;
+    assert!(vote.is_none(), "the sender gives up");
+    let taking = tokio::spawn({
+        let identity = identity.clone();
+        async move { identity.adopt_generation(&told(7, false)).await }
+    });
+    runtime::sleep(limit).await;
+    release.send(()).unwrap();
+    taking.await.unwrap();
+    holding.await.unwrap().unwrap();
+    assert_eq!((identity.generation(), replica.engine().generation()), (0, 0));
+    let voted = raft.with_raft_state(|state| state.vote_ref().leader_id.term).await;
+    assert_eq!(voted.unwrap(), 1);
+}
+
 /// The story: a member of the old cluster was heard before the directory had the new generation, and
 /// its vote or entries were stored behind that.
 #[tokio::test(flavor = "multi_thread")]
