@@ -72,7 +72,12 @@ pub(crate) fn member(member: proto::Member) -> Member {
 
 /// An error with its causes, since transport errors say what happened only in their causes.
 pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
+    // A status shows its source as Rust writes it.
+    let mut text = match error.downcast_ref::<tonic::Status>() {
+        Some(status) if status.message().is_empty() => status.code().description().to_owned(),
+        Some(status) => status.message().to_owned(),
+        None => error.to_string(),
+    };
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();

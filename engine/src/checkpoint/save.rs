@@ -89,9 +89,7 @@ impl BodyWriter<'_> {
         let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
         let capacity = self.file.size();
         if self.at + len > capacity {
-            let reason =
-                format!("the index does not fit into a checkpoint area of {capacity} bytes");
-            return Err(self.file.failed("write", reason));
+            return Err(Error::Full { needed: self.at + len, free: 0, capacity });
         }
         self.hashes.put_u128_le(hash(&self.buffer));
         self.bytes += self.buffer.len() as u64;

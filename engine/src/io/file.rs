@@ -33,11 +33,12 @@ impl OpenFile {
     }
 
     /// Reads whole blocks until two reads agree, for a write that puts them back: an error of a
-    /// single read must not reach the device. Blocks that cannot be read are zeros.
+    /// single read must not reach the device. Blocks that cannot be read are zeros. One that timed
+    /// out may be intact.
     pub(crate) async fn read_stable(&self, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        let mut buf = self.read_or_zeros(offset, bytes).await;
+        let mut buf = self.read_or_zeros(offset, bytes).await?;
         for _ in 0..AGREEMENTS {
-            let again = self.read_or_zeros(offset, bytes).await;
+            let again = self.read_or_zeros(offset, bytes).await?;
             if *again == *buf {
                 return Ok(buf);
             }
@@ -53,17 +54,21 @@ impl OpenFile {
         })
     }
 
-    async fn read_or_zeros(&self, offset: u64, bytes: usize) -> AlignedBuf {
+    async fn read_or_zeros(&self, offset: u64, bytes: usize) -> Result<AlignedBuf> {
         if let Ok(buf) = self.read(offset, bytes).await {
-            return buf;
+            return Ok(buf);
         }
         let mut all = AlignedBuf::zeroed(bytes);
         for (place, at) in all.chunks_mut(BLOCK).zip((offset..).step_by(BLOCK)) {
-            if let Ok(block) = self.read(at, BLOCK).await {
-                place.copy_from_slice(&block);
+            match self.read(at, BLOCK).await {
+                Ok(block) => place.copy_from_slice(&block),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(self.failed("read", error));
+                }
+                Err(_) => {}
             }
         }
-        all
+        Ok(all)
     }
 
     /// As [`Device::write`]. The write begins with the call.

@@ -4,7 +4,7 @@
 
 use super::place_carried::place_carried;
 use super::recovery::Recovered;
-use super::rewrite::rewrite_unsynced;
+use super::rewrite::{rewrite_header, write_values};
 use crate::checkpoint::{self, Capture, CapturedGroup, Header};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK};
@@ -24,8 +24,9 @@ pub(super) async fn finish_recovery(
     recovered: &mut Recovered,
 ) -> Result<()> {
     let after_failed_sync = known.failed_sync.is_some();
+    rewrite_header(files, recovered).await?;
     if after_failed_sync {
-        rewrite_unsynced(files, recovered).await?;
+        write_values(&files.data, &recovered.unsynced_values).await?;
     }
     place_carried(&files.data, &recovered.carried).await?;
     let mut leftovers = recovered.leftovers.as_slice();

@@ -54,10 +54,12 @@ impl Engine {
         let directory = BoundedDirectory { directory, deadlines };
         let mut opening = Opening::identify(&directory, expected.as_ref(), options).await?;
         let (mut recovered, member_state, space) = opening.recover().await?;
-        opening.make_safe(&mut recovered, member_state).await?;
-        opening.record_boot(&recovered, member_state).await?;
-        opening.log_findings(&recovered, member_state);
-        let (written, chain) = opening.begin_epoch(&recovered).await?;
+        let acknowledged = opening.acknowledged(&recovered);
+        let begun = opening.begin(&mut recovered, member_state).await;
+        if let Err(error) = &begun {
+            opening.record_failed_sync(error, acknowledged).await;
+        }
+        let (written, chain) = begun?;
         let progress = WriteProgress::new(written, chain, opening.facts.options.mode);
         let state = state(recovered, space, opening.facts.ring);
         let shared = Arc::new(opening.into_shared(member_state, state, progress));
@@ -135,6 +137,37 @@ impl Opening {
         Ok((recovered, member_state, space))
     }
 
+    /// The last sequence that may hold anything acknowledged.
+    fn acknowledged(&self, recovered: &Recovered) -> u64 {
+        let reached = match self.known.acks_are_synced() {
+            true => recovered.synced,
+            false => recovered.end,
+        };
+        self.known.failed_sync.unwrap_or(reached)
+    }
+
+    /// Begins a boot epoch behind what was recovered. Returns the sequence and the checksum of its
+    /// first block.
+    async fn begin(
+        &mut self,
+        recovered: &mut Recovered,
+        member_state: MemberState,
+    ) -> Result<(u64, u128)> {
+        self.make_safe(recovered, member_state).await?;
+        self.record_boot(recovered, member_state).await?;
+        self.log_findings(recovered, member_state);
+        self.begin_epoch(recovered).await
+    }
+
+    /// Records that a write or sync of this open failed, if the next open takes what it reads for
+    /// what is on the medium: it does under the kernel that the superblock names.
+    async fn record_failed_sync(&mut self, error: &Error, acknowledged: u64) {
+        let same_kernel = self.superblock.current().boot == self.facts.options.boot;
+        if error.is_failed_io() && same_kernel {
+            let _ = self.superblock.record_failed_sync(acknowledged).await;
+        }
+    }
+
     /// When this returns, the recovered state is on the medium, and nothing behind its end can be
     /// mistaken for a part of it.
     async fn make_safe(
@@ -142,19 +175,9 @@ impl Opening {
         recovered: &mut Recovered,
         member_state: MemberState,
     ) -> Result<()> {
-        let Opening {
-            facts: Facts { location, ring, .. },
-            files,
-            superblock,
-            known,
-            power_cut,
-            ..
-        } = self;
+        let Opening { facts: Facts { location, ring, .. }, files, superblock, known, .. } = self;
         let after_failed_sync = known.failed_sync.is_some();
-        let damaged_copies = match *power_cut && !after_failed_sync {
-            true => superblock.repair_copies().await?,
-            false => superblock.rewrite_copies().await?,
-        };
+        let damaged_copies = superblock.rewrite_copies().await?;
         if damaged_copies > 0 {
             tracing::warn!(
                 location,
@@ -168,16 +191,7 @@ impl Opening {
             // Before a byte of the damage is overwritten: the remainder could later look complete.
             superblock.update(|s| s.member_state = MemberState::Recovering).await?;
         }
-        let reached = if known.acks_are_synced() { recovered.synced } else { recovered.end };
-        let finished = finish_recovery(files, *ring, known, recovered).await;
-        if let Err(error) = &finished
-            && error.is_failed_io()
-            && !*power_cut
-        {
-            // What this open has read may be missing at the next one.
-            let _ = superblock.record_failed_sync(known.failed_sync.unwrap_or(reached)).await;
-        }
-        finished
+        finish_recovery(files, *ring, known, recovered).await
     }
 
     /// Records this open in the superblock. From here on the directory belongs to it.

@@ -1,5 +1,4 @@
-//! After a failed write or sync: rewrites the data that no sync is known to cover, before anything
-//! is built on it.
+//! Rewrites what was recovered and no sync is known to cover, before anything is built on it.
 
 use super::recovery::Recovered;
 use crate::checkpoint;
@@ -12,10 +11,10 @@ use std::ops::Range;
 /// Bytes of values rewritten at once, unless one value alone is longer.
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Rewrites what was recovered and no sync is known to have covered. That is the newest
-/// checkpoint's header, which is synced when this returns, because the other checkpoint is
-/// overwritten next; and values, which are not synced here.
-pub(super) async fn rewrite_unsynced(files: &Files, recovered: &Recovered) -> Result<()> {
+/// Rewrites the header of the checkpoint that was loaded; synced when this returns, because the
+/// other checkpoint is given up next. The process may have been killed between the write of the
+/// header and its sync.
+pub(super) async fn rewrite_header(files: &Files, recovered: &Recovered) -> Result<()> {
     if recovered.checkpoint.incarnation != 0 {
         let file = files.area(recovered.area);
         for copy in 0..checkpoint::COPIES {
@@ -23,13 +22,15 @@ pub(super) async fn rewrite_unsynced(files: &Files, recovered: &Recovered) -> Re
             file.sync().await?;
         }
     }
-    write_values(&files.data, &recovered.unsynced_values).await
+    Ok(())
 }
 
+/// After a failed write or sync: rewrites these values. They are not synced here.
+///
 /// Values share blocks with others: this reads whole blocks, checks the values in them, and writes
 /// the very bytes back that it checked. The values come in the order in which they were appended,
 /// so those that share a block follow one another.
-async fn write_values(data: &OpenFile, values: &[ValueRef]) -> Result<()> {
+pub(super) async fn write_values(data: &OpenFile, values: &[ValueRef]) -> Result<()> {
     let mut rest = values;
     while !rest.is_empty() {
         let mut bytes = 0;

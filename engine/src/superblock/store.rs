@@ -76,6 +76,9 @@ impl SuperblockStore {
     /// current, so a power cut during this call leaves the current ones. Returns how many copies
     /// were damaged.
     pub(crate) async fn repair_copies(&mut self) -> Result<u64> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         let [damaged, _, old] = self.sorted_copies().await;
         let found = damaged.len() as u64;
         let mut wrong = [damaged, old].concat();

@@ -171,6 +171,111 @@ fn without_peers_a_node_of_mode_device_continues_with_all_that_was_acknowledged_
     assert!(refused > 5 && opened > 5, "{refused} refused, {opened} opened of {}", met.len());
 }
 
+/// The story: an open wrote the first block of its boot epoch, and the sync failed. The next open read
+/// the block and took it for synced. What was acknowledged behind it could not be reached after a
+/// power cut, and a cluster of one refused to start.
+#[test]
+fn a_sync_that_fails_during_an_open_counts_at_the_next_one() {
+    let mut failed = 0;
+    for (mode, peers) in [(Mode::Sync, false), (Mode::Sync, true), (Mode::Device, true)] {
+        for (nth, seed) in (0..14).flat_map(|nth| (0..6).map(move |seed| (nth, seed))) {
+            run(async {
+                let what = format!("{mode} peers={peers} nth={nth} seed={seed}");
+                let mut random = Random(seed);
+                let disk = Disk::new(geometry());
+                Engine::format(&disk, geometry(), &identity()).await.unwrap();
+                let open = async |boot| {
+                    Engine::open(Arc::new(disk.clone()), None, with(mode, peers, boot)).await
+                };
+                let append_some = async |engine: &Engine, indexes: std::ops::Range<u64>| {
+                    for index in indexes {
+                        let value = filled(3000, index);
+                        append(engine, vec![small(index, value)]).await.unwrap();
+                    }
+                };
+                let engine = open(1).await.unwrap();
+                append_some(&engine, 0..8).await;
+                if seed % 2 == 0 {
+                    engine.checkpoint().await.unwrap();
+                }
+                drop(engine);
+                disk.kill(|| random.next());
+                {
+                    let mut core = disk.core.lock().unwrap();
+                    let first = core.syncs + nth;
+                    core.failing = first..first + 1;
+                }
+                let Err(error) = open(1).await else { return };
+                assert!(matches!(error, Error::Failed { .. }), "{what}: {error}");
+                failed += 1;
+                disk.core.lock().unwrap().failing = 0..0;
+                disk.kill(|| random.next());
+                let engine = open(1).await.unwrap();
+                append_some(&engine, 8..16).await;
+                drop(engine);
+                disk.reboot(Cache::Volatile, || random.next());
+                let engine = open(2).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                // In mode `device` a failed sync may have lost what was acknowledged: it recovers.
+                assert!(
+                    engine.member_state() == MemberState::Recovering
+                        || engine.log_bounds(GROUP).last.is_some_and(|last| last.index == 15),
+                    "{what}: {:?}",
+                    engine.log_bounds(GROUP)
+                );
+            });
+        }
+    }
+    assert!(failed > 100, "only {failed} opens failed");
+}
+
+/// The story: a process was killed between the write of a checkpoint's header and its sync. The next
+/// open loaded that checkpoint and wrote over the older one, and a power cut lost both.
+#[test]
+fn a_checkpoint_whose_header_was_not_synced_is_not_the_only_one() {
+    let with = |boot| with(Mode::Sync, false, boot);
+    for (kill, cut) in (1..14).flat_map(|kill| (1..14).map(move |cut| (kill, cut))) {
+        run(async {
+            let what = format!("killed at {kill}, cut at {cut}");
+            let mut random = Random(kill * 100 + cut);
+            let disk = Disk::new(geometry());
+            Engine::format(&disk, geometry(), &identity()).await.unwrap();
+            let checkpoint_until_dead = async |engine: &Engine, after: u64| {
+                {
+                    let mut core = disk.core.lock().unwrap();
+                    core.cut_at = Some(core.operations + after);
+                }
+                tokio::select! {
+                    biased;
+                    () = disk.died.notified() => {}
+                    _ = engine.checkpoint() => {}
+                }
+            };
+            let append_some = async |engine: &Engine, indexes: std::ops::Range<u64>| {
+                for index in indexes {
+                    let value = filled(3000, index);
+                    append(engine, vec![small(index, value)]).await.unwrap();
+                }
+            };
+            let engine = Engine::open(Arc::new(disk.clone()), None, with(1)).await.unwrap();
+            append_some(&engine, 0..8).await;
+            engine.checkpoint().await.unwrap();
+            append_some(&engine, 8..12).await;
+            checkpoint_until_dead(&engine, kill).await;
+            drop(engine);
+            disk.kill(|| random.next());
+            let engine = Engine::open(Arc::new(disk.clone()), None, with(1)).await.unwrap();
+            append_some(&engine, 12..16).await;
+            checkpoint_until_dead(&engine, cut).await;
+            drop(engine);
+            disk.reboot(Cache::Volatile, || random.next());
+            let engine = Engine::open(Arc::new(disk.clone()), None, with(2)).await;
+            let engine = engine.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let last = engine.log_bounds(GROUP).last;
+            assert_eq!(last.map(|last| last.index), Some(15), "{what}");
+        });
+    }
+}
+
 /// Two stories. An open once rewrote journal blocks that no block said were synced. Some of them
 /// were synced and acknowledged: a power cut tore one during the rewrite, and the node counted as
 /// active without them. Later a cluster of one refused to start for good after a power cut between

@@ -3,9 +3,10 @@
 
 use super::cluster_view;
 use super::exit::Exit;
+use super::logging;
 use super::output::{Output, table};
 use super::server_options::ServerOptions;
-use cairn_node::config::{Layers, NodeConfig, Setting};
+use cairn_node::config::{Layers, LogConfig, NodeConfig, Setting};
 use cairn_node::doctor::Contract;
 use cairn_node::{Durability, promise};
 use cairn_tls::Tls;
@@ -45,15 +46,17 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             )?;
         }
         Action::Check { server } => {
-            let config = NodeConfig::from_layers(&server.layers()?)?;
+            let layers = server.layers()?;
+            let config = NodeConfig::from_layers(&layers)?;
+            logging::check(&LogConfig::from_layers(&layers)?.level)?;
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
             let warning = cluster_view::no_configuration_of(&config).await;
-            let joins = joins(&config);
+            let joins = joins(&config).or_else(|| alone(&config));
             output.either(
                 || {
                     json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
-                            "security": security, "joins": joins.is_some(),
+                            "security": security, "joins": config.members.is_empty(),
                             "warnings": warning.iter().collect::<Vec<_>>() })
                 },
                 || {
@@ -82,6 +85,14 @@ fn joins(config: &NodeConfig) -> Option<String> {
              `cairn members add {slot}`, or `cairn members replace {slot}` if the slot's member is alive",
             config.join.join(", ")
         )
+    })
+}
+
+/// A configuration that names no other node.
+fn alone(config: &NodeConfig) -> Option<String> {
+    (!config.has_peers()).then(|| {
+        "an empty directory becomes a cluster of its own: neither [members] nor `join` names another node"
+            .to_owned()
     })
 }
 

@@ -4,6 +4,7 @@ use super::exit::UsageError;
 use cairn_node::config::LogConfig;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Libraries whose log lines do not help an operator. openraft logs errors for what it retries and
 /// for its own end. Our code logs once what openraft cannot survive.
@@ -40,10 +41,23 @@ pub(crate) fn start(config: &LogConfig) -> Result<SetLevel, UsageError> {
 fn filter(level: &str) -> Result<EnvFilter, UsageError> {
     let mut filter = EnvFilter::new("");
     let given = level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    for directive in given.clone() {
+        // The library takes a word that is no level for the name of a part, and shows that part alone.
+        let of_all = directive.rsplit('=').next().unwrap_or(directive);
+        if of_all.parse::<LevelFilter>().is_err() || of_all.parse::<u8>().is_ok() {
+            let expected = "expected error, warn, info, debug, trace or off, or PART=LEVEL";
+            return Err(bad_level(level, &expected));
+        }
+    }
     for directive in QUIET.iter().copied().chain([AUDIT]).chain(given) {
         filter = filter.add_directive(directive.parse().map_err(|error| bad_level(level, &error))?);
     }
     Ok(filter)
+}
+
+/// Whether a server can log at this level.
+pub(crate) fn check(level: &str) -> Result<(), UsageError> {
+    filter(level).map(drop)
 }
 
 fn bad_level(level: &str, error: &dyn std::fmt::Display) -> UsageError {

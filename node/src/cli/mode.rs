@@ -96,8 +96,8 @@ fn nodes(found: &ClusterView) -> Vec<(&NodeStatus, &ModeStatus)> {
 fn stricter(found: &ClusterView, mode: &str) -> Vec<u16> {
     // A member that has not applied the new mode yet is not stricter by its machine.
     let nodes = nodes(found).into_iter();
-    let stricter =
-        nodes.filter(|(_, modes)| modes.effective != mode && modes.own == modes.effective);
+    let applied = |modes: &ModeStatus| modes.cluster.as_deref() == Some(mode);
+    let stricter = nodes.filter(|(_, modes)| applied(modes) && modes.effective != mode);
     stricter.map(|(node, _)| node.slot).collect()
 }
 

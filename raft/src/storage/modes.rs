@@ -164,11 +164,11 @@ impl ModeInForce {
     pub(crate) fn modes(&self) -> Modes {
         let state = self.state.lock();
         let cluster = state.applied;
-        Modes {
-            cluster,
-            own: self.own,
-            effective: stricter(cluster.unwrap_or(Mode::Sync), self.own),
-        }
+        let effective = match cluster {
+            Some(mode) if !needs_sync(self.own, mode, true) => stricter(mode, self.own),
+            _ => Mode::Sync,
+        };
+        Modes { cluster, own: self.own, effective }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

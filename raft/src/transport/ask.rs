@@ -163,7 +163,11 @@ fn wrong_node(status: Status) -> Status {
 /// member says.
 pub(crate) fn cause(status: &Status) -> String {
     let causes = std::iter::successors(std::error::Error::source(status), |cause| cause.source());
-    causes.last().map_or_else(|| status.message().to_owned(), ToString::to_string)
+    let said = match status.message() {
+        "" => status.code().description(),
+        message => message,
+    };
+    causes.last().map_or_else(|| said.to_owned(), ToString::to_string)
 }
 
 /// A node that asks to join.

@@ -91,7 +91,9 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
     ours.sort_unstable();
     let files = ours.join(", ");
     let reason = match (has_superblock(path), ours.is_empty(), foreign) {
-        (true, ..) => format!("it already is a Cairn data directory ({files})"),
+        (true, ..) => format!(
+            "it already is a Cairn data directory ({files}); to make it anew, move it away first: what it holds is given up"
+        ),
         (false, false, _) => {
             format!(
                 "it holds files as an unfinished format leaves them; if so, remove them ({files})"

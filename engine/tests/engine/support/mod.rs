@@ -240,9 +240,18 @@ impl Disk {
         };
         self.reboot(Cache::Protected, random);
         let mut core = self.core.lock().unwrap();
+        core.arrivals += 1;
+        let arrived = core.arrivals;
         for (kind, blocks, failed_sync, synced) in unsynced {
             let file = core.files.get_mut(&kind).unwrap();
             file.unsynced = blocks;
+            // Also what was in flight and arrived: a later sync covers it.
+            let pairs = file.current.chunks(BLOCK).zip(synced.chunks(BLOCK));
+            for (block, (current, synced)) in (0..).zip(pairs) {
+                if current != synced && !failed_sync.contains(&block) {
+                    file.unsynced.entry(block).or_insert(arrived);
+                }
+            }
             file.failed_sync = failed_sync;
             file.synced = synced;
         }
