@@ -89,3 +89,21 @@ pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tonic::Status;
+
+    /// The story: a node was down, and the error showed the transport's types and fields.
+    #[test]
+    fn a_status_is_described_by_its_message_and_its_causes_in_words() {
+        let mut status = Status::unavailable("transport error");
+        let refused = std::io::Error::from_raw_os_error(111);
+        status.set_source(Arc::new(refused));
+        assert_eq!(describe(&status), "transport error: Connection refused (os error 111)");
+        let unsaid = Status::unimplemented("");
+        assert_eq!(describe(&unsaid), unsaid.code().description());
+    }
+}

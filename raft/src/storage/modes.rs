@@ -240,6 +240,25 @@ mod tests {
         assert_eq!(modes.binding(), Mode::Replicated);
     }
 
+    /// The story: the log asked for `device` of machines that do not allow it. They synced, and said
+    /// that they acknowledge what their devices keep.
+    #[tokio::test]
+    async fn a_member_says_sync_where_it_syncs() {
+        use Mode::{Device, Replicated, Sync};
+        for own in [Sync, Device, Replicated] {
+            for cluster in [Sync, Device, Replicated] {
+                let (modes, _folder) = mode_in_force(own, None).await;
+                modes.applied(3, Some(cluster), 3);
+                let expected = match (own, cluster) {
+                    (Sync, _) | (_, Sync) | (Replicated, Device) => Sync,
+                    (Device, _) => Device,
+                    (Replicated, Replicated) => Replicated,
+                };
+                assert_eq!(modes.modes().effective, expected, "{own} in a cluster of {cluster}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_stricter_mode_binds_from_its_append_and_a_laxer_one_from_its_apply() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
