@@ -69,12 +69,12 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] if no node answers.
     pub async fn limits(&self) -> Result<Limits, Error> {
-        if let Some(limits) = self.pool.limits() {
+        if let Some(limits) = self.pool.view.limits() {
             return Ok(limits);
         }
         self.hello().await?;
         let missing = || Error::InvalidRequest("the server publishes no limits".to_owned());
-        self.pool.limits().ok_or_else(missing)
+        self.pool.view.limits().ok_or_else(missing)
     }
 
     /// The members of the cluster, as one node sees them now.
@@ -83,12 +83,12 @@ impl Client {
     /// [`Error::Unavailable`] if no node answers.
     pub async fn members(&self) -> Result<Vec<Member>, Error> {
         self.hello().await?;
-        Ok(self.pool.members())
+        Ok(self.pool.view.members())
     }
 
     /// The name of the cluster, once it is known.
     pub fn cluster(&self) -> Option<String> {
-        self.pool.cluster()
+        self.pool.view.cluster()
     }
 
     /// `host:port` of the node that last served a request as the leader, if one did.

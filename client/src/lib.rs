@@ -53,7 +53,8 @@
 //!   attempts until the deadline   retry.rs    (which node to ask next, how long to wait)
 //!        |                        failure.rs  (what a failure means, and its possible effect)
 //!        v
-//!   nodes, leader, members        pool.rs
+//!   nodes, leader                 pool.rs
+//!        |  cluster, members      view.rs     (and which generation of it the client means)
 //!        v
 //!   one node's connection         node.rs
 //! ```
@@ -85,6 +86,7 @@ mod session;
 mod status;
 mod types;
 mod upgrade;
+mod view;
 mod write;
 
 pub use batch::Batch;

@@ -1,4 +1,4 @@
-//! The nodes that the client knows, which of them leads, and what they reported about the cluster.
+//! The nodes that the client knows, and which of them leads.
 //!
 //! The nodes are those of the options, which are kept, and the members, which the cluster's log
 //! names. A `Hello` tells them: on each new connection, every few seconds from a node that is in use,
@@ -6,8 +6,7 @@
 //! served a request as the leader. A hint from another node affects only the request that received
 //! it.
 //!
-//! What holds here: what a node that lags says of the members takes nothing away that a later
-//! membership added; beside those of the options, the nodes are bounded.
+//! What holds here: beside those of the options, the nodes are bounded.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -17,14 +16,15 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::caller::{Caller, OtherGeneration, generation_of};
+use crate::caller::Caller;
 use crate::convert;
 use crate::node::{Connection, Node, normalize};
 use crate::options::Options;
-use crate::proto::{self, generation_text};
+use crate::proto;
 use crate::random::Random;
 use crate::session::Sessions;
-use crate::types::{Limits, Member};
+use crate::types::Member;
+use crate::view::{ClusterView, Learnt};
 
 /// How often a node that is in use is asked for the members.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const NODES_MAX: usize = 256;
 pub(crate) struct Pool {
     pub(crate) options: Options,
     tls: Option<Tls>,
-    caller: Caller,
+    pub(crate) view: ClusterView,
     pub(crate) random: Random,
     pub(crate) sessions: Sessions,
     nodes: RwLock<Vec<Arc<Node>>>,
@@ -49,21 +49,10 @@ pub(crate) struct Pool {
     leader: RwLock<Option<Arc<Node>>>,
     /// The node that last answered any request.
     preferred: RwLock<Option<Arc<Node>>>,
-    view: RwLock<ClusterView>,
     /// When to ask for the members again; `None`: no node told them yet.
     next_refresh: Mutex<Option<Instant>>,
     /// Itself, for the task that asks.
     own: OnceLock<Weak<Pool>>,
-}
-
-/// What the nodes reported.
-#[derive(Default)]
-struct ClusterView {
-    cluster: Option<String>,
-    limits: Option<Limits>,
-    members: Vec<Member>,
-    /// Log id of the membership that `members` is from: term, index.
-    membership: (u64, u64),
 }
 
 /// Which nodes can serve a request.
@@ -102,10 +91,9 @@ impl Pool {
             preferred: RwLock::new(None),
             next_refresh: Mutex::default(),
             own: OnceLock::new(),
-            view: RwLock::new(ClusterView { cluster, ..ClusterView::default() }),
+            view: ClusterView::new(cluster, caller),
             options,
             tls,
-            caller,
         })
     }
 
@@ -123,7 +111,7 @@ impl Pool {
 
     /// A node that is not connected yet.
     pub(crate) fn unconnected(&self, address: String) -> Result<Node, Error> {
-        Node::new(address, &self.options, self.tls.as_ref(), &self.caller)
+        Node::new(address, &self.options, self.tls.as_ref(), self.view.caller())
     }
 
     /// Connects to the first node that answers, trying each once.
@@ -179,49 +167,26 @@ impl Pool {
 
     /// Whether a formed node has told of which generation it is.
     pub(crate) fn knows_generation(&self) -> bool {
-        self.caller.generation().is_some()
+        self.view.caller().generation().is_some()
     }
 
     /// Stores what a newly connected node reports.
-    pub(crate) fn learn(&self, address: &str, hello: proto::HelloResponse) -> Result<(), Error> {
-        let generation = generation_of(&hello);
-        let members: Vec<Member> = hello.members.into_iter().map(convert::member).collect();
-        let membership = (hello.membership_term, hello.membership_index);
-        let newest = {
-            let mut view = self.view.write();
-            match &view.cluster {
-                Some(cluster) if *cluster != hello.cluster => {
-                    return Err(Error::ClusterMismatch {
-                        endpoint: address.to_owned(),
-                        expected: cluster.clone(),
-                        found: hello.cluster,
-                    });
-                }
-                Some(_) => {}
-                None => view.cluster = Some(hello.cluster.clone()),
-            }
-            if let Some(generation) = generation {
-                let before = self.caller.told(generation).map_err(|OtherGeneration(known)| {
-                    mismatch(address, &hello.cluster, known, generation)
-                })?;
-                if before.is_some() {
-                    self.forget_members(&mut view);
-                }
-            }
-            view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
-            let newest = !members.is_empty() && membership >= view.membership;
-            if newest || view.members.is_empty() {
-                view.members.clone_from(&members);
-                view.membership = membership;
-            }
-            newest
-        };
+    pub(crate) fn learn(
+        &self,
+        address: &str,
+        mut hello: proto::HelloResponse,
+    ) -> Result<(), Error> {
+        let (leader, applied) = (hello.leader.take(), hello.applied_index);
+        let Learnt { members, newest, other_generation } = self.view.learn(address, hello)?;
+        if other_generation {
+            *self.leader.write() = None;
+        }
         if !members.is_empty() {
             *self.next_refresh.lock() = Some(Instant::now() + REFRESH_INTERVAL);
         }
-        self.sessions.observe(hello.applied_index);
+        self.sessions.observe(applied);
         self.learn_members(&members, newest);
-        if let Some(leader) = hello.leader
+        if let Some(leader) = leader
             && self.leader.read().is_none()
         {
             let node = self.at(&leader.client_address);
@@ -341,23 +306,10 @@ impl Pool {
     /// # Errors
     /// [`Error::ClusterMismatch`] if the client stays with another one since it asked.
     pub(crate) fn stays(&self, named: Option<u32>, address: &str) -> Result<(), Error> {
-        match self.caller.stays(named) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.forget_members(&mut self.view.write());
-                Ok(())
-            }
-            Err(OtherGeneration(known)) => {
-                let cluster = self.cluster().unwrap_or_default();
-                Err(mismatch(address, &cluster, known, named.unwrap_or_default()))
-            }
+        if self.view.stays(named, address)? {
+            *self.leader.write() = None;
         }
-    }
-
-    /// The client means another generation now.
-    fn forget_members(&self, view: &mut ClusterView) {
-        (view.members, view.membership) = (Vec::new(), (0, 0));
-        *self.leader.write() = None;
+        Ok(())
     }
 
     /// Remembers that `node` served such a request.
@@ -385,27 +337,9 @@ impl Pool {
         }
     }
 
-    pub(crate) fn limits(&self) -> Option<Limits> {
-        self.view.read().limits
-    }
-
-    pub(crate) fn members(&self) -> Vec<Member> {
-        self.view.read().members.clone()
-    }
-
-    pub(crate) fn cluster(&self) -> Option<String> {
-        self.view.read().cluster.clone()
-    }
-
     pub(crate) fn leader_address(&self) -> Option<String> {
         self.leader.read().as_ref().map(|node| node.address().to_owned())
     }
-}
-
-/// The node at this address is of another generation than the client's.
-fn mismatch(address: &str, cluster: &str, known: u32, found: u32) -> Error {
-    let of = |number| format!("{cluster} of generation {}", generation_text(number));
-    Error::ClusterMismatch { endpoint: address.to_owned(), expected: of(known), found: of(found) }
 }
 
 /// The certificates, if the options name any.
@@ -471,7 +405,7 @@ mod tests {
         assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
         pool.learn("seed:1", at(5, &["a:1", "old:1"])).unwrap();
         assert!(known(&pool).contains(&"new:1".to_owned()));
-        assert_eq!(pool.members().last().unwrap().client_address, "new:1");
+        assert_eq!(pool.view.members().last().unwrap().client_address, "new:1");
         pool.learn("seed:1", at(9, &["a:1", "new:1"])).unwrap();
         assert_eq!(known(&pool), ["seed:1", "a:1", "new:1"]);
     }
@@ -521,7 +455,7 @@ mod tests {
         pool.learn("old:1", old.clone()).unwrap();
         let anew = proto::HelloResponse { generation: 7, ..hello(&["a:1", "b:2"]) };
         pool.learn("a:1", anew).unwrap();
-        let addresses = pool.members().into_iter().map(|member| member.client_address);
+        let addresses = pool.view.members().into_iter().map(|member| member.client_address);
         assert_eq!(addresses.collect::<Vec<_>>(), ["a:1", "b:2"]);
         assert_eq!(pool.leader_address().as_deref(), Some("a:1"));
         pool.stays(Some(7), "a:1").unwrap();
@@ -535,17 +469,17 @@ mod tests {
         let pool = Pool::new(Options::new(["old:1", "a:1"]).seed(1)).unwrap();
         let anew = proto::HelloResponse { generation: 7, ..hello(&["a:1", "b:2"]) };
         pool.learn("a:1", anew.clone()).unwrap();
-        let named = pool.caller.generation();
+        let named = pool.view.caller().generation();
         let old = hello(&["old:1", "lost:1"]);
         pool.learn("old:1", old.clone()).unwrap();
-        let late = pool.caller.generation();
+        let late = pool.view.caller().generation();
         assert_eq!((named, late), (Some(7), Some(0)));
         pool.stays(named, "a:1").unwrap();
-        assert_eq!(pool.caller.generation(), Some(7));
+        assert_eq!(pool.view.caller().generation(), Some(7));
         assert_eq!(pool.leader_address(), None, "the left-over node does not lead");
         assert!(matches!(pool.learn("old:1", old), Err(Error::ClusterMismatch { .. })));
         pool.learn("a:1", anew).unwrap();
-        assert_eq!(pool.members().first().unwrap().client_address, "a:1");
+        assert_eq!(pool.view.members().first().unwrap().client_address, "a:1");
         // A stale read that the left-over node answers at the same time.
         let Err(Error::ClusterMismatch { endpoint, expected, found }) = pool.stays(late, "old:1")
         else {
@@ -553,7 +487,7 @@ mod tests {
         };
         assert_eq!((&*endpoint, &*expected), ("old:1", "blue of generation 00000007"));
         assert_eq!(found, "blue of generation 00000000");
-        assert_eq!(pool.caller.generation(), Some(7));
+        assert_eq!(pool.view.caller().generation(), Some(7));
     }
 
     #[test]
@@ -588,7 +522,7 @@ mod tests {
             assert!(addresses.contains("a:1"), "the options' nodes stay");
             assert!(pool.len() <= 2 + hello.members.len());
             if learnt.is_ok() {
-                assert_eq!(pool.members().len(), hello.members.len());
+                assert_eq!(pool.view.members().len(), hello.members.len());
             }
         });
     }

@@ -67,7 +67,7 @@ impl Client {
         key: impl Into<Bytes>,
     ) -> Result<Option<KeyValue>, Error> {
         let key = key.into();
-        check_key(self.pool.limits(), &key)?;
+        check_key(self.pool.view.limits(), &key)?;
         let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
         let got = self.ask_one(endpoint, call).await?;
@@ -93,7 +93,7 @@ impl Client {
         options: ReadOptions,
     ) -> Result<Option<KeyValue>, Error> {
         let key = key.into();
-        check_key(self.pool.limits(), &key)?;
+        check_key(self.pool.view.limits(), &key)?;
         let message = || proto::GetRequest {
             key: key.clone(),
             stale: options.stale,

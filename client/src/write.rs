@@ -116,7 +116,7 @@ impl Client {
         operations: Vec<proto::Operation>,
     ) -> Result<proto::WriteResponse, Error> {
         let pool = &self.pool;
-        check_operations(pool.limits(), &operations)?;
+        check_operations(pool.view.limits(), &operations)?;
         let mut attempts = Attempts::new(Target::Leader, self.deadline);
         let permits = &pool.sessions.permits;
         let _permit = match permits.try_acquire() {
@@ -159,7 +159,7 @@ impl Write {
             let (node, connection) = attempts.connection(pool).await?;
             if self.ticket.is_none() {
                 // This connection may have been the first to report the limits.
-                check_operations(pool.limits(), &self.operations)?;
+                check_operations(pool.view.limits(), &self.operations)?;
             }
             let ticket = self.ticket.get_or_insert_with(|| pool.sessions.begin(&pool.random));
             let session = Some(ticket.to_proto());

@@ -210,6 +210,11 @@ impl SimDisk {
         self.inner.lock().core.arrange(failing, kind, spared);
     }
 
+    /// See [`Core::takes_superblock`].
+    pub fn takes_superblock(&self) -> bool {
+        self.inner.lock().core.takes_superblock()
+    }
+
     /// Cancels an arranged error that was not applied yet.
     pub fn disarm(&self) {
         self.inner.lock().core.disarm();

@@ -55,6 +55,13 @@ impl Core {
         self.arranged = Some(Arranged { failing, kind, spared });
     }
 
+    /// Whether the process can record a failure in the superblock: the disk is there, and no sync of
+    /// that file failed.
+    pub fn takes_superblock(&self) -> bool {
+        let superblock = self.files.get(&FileKind::Superblock);
+        !self.away && superblock.is_some_and(|file| !file.has_failed())
+    }
+
     /// Cancels an arranged error that was not applied yet.
     pub fn disarm(&mut self) {
         self.arranged = None;

@@ -195,6 +195,11 @@ impl FileImage {
             .for_each(|version| version.sync_failed = true);
     }
 
+    /// Whether a sync failed since the process began, and what it should have covered is not safe.
+    pub fn has_failed(&self) -> bool {
+        self.dirty.values().flatten().any(|version| version.sync_failed)
+    }
+
     /// The synced blocks, newest first, without those of the last `rounds` syncs. So much was
     /// synced after them that a reader of the file can know that they must be there.
     pub fn long_synced(&self, rounds: u64) -> Vec<u64> {

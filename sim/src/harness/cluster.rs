@@ -367,7 +367,8 @@ impl Cluster {
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
                 let misread = machine.disk.misreads() && names_journal_block(&refusal);
                 // The process has ended, which decides what becomes of the blocks of a failed sync.
-                machine.disk.kill(false);
+                // A superblock that could be written records the failure.
+                machine.disk.kill(machine.disk.takes_superblock());
                 if failed || misread {
                     self.count_event(if failed {
                         "start refused by a failed device"

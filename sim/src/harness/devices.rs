@@ -5,7 +5,7 @@
 //! restart on the running machine. A failed sync may have dropped some of the unsynced blocks. The
 //! others it may keep only until a power cut, whatever is synced meanwhile.
 
-use super::cluster::IO_TIMEOUT;
+use super::cluster::{Cluster, IO_TIMEOUT};
 use super::faults::{EXIT_GRACE, MOMENT_LIMIT, Nemesis, start_later};
 use super::kinds::FaultKind::{self, Hang, Misread, Stall};
 use super::machine::{Condition, Death, Machine};
@@ -34,8 +34,8 @@ impl Nemesis {
         }
     }
 
-    /// One write or sync of a machine's disk fails, or never returns. Without `failing` the disk
-    /// alone loses power.
+    /// One write or sync of a machine's disk fails, or never returns; of a restarting node sometimes
+    /// while it opens. Without `failing` the disk alone loses power.
     pub(super) fn fail_device(
         &mut self,
         fault: FaultKind,
@@ -47,6 +47,11 @@ impl Nemesis {
         let linger = Duration::from_millis(self.rng.random_range(0..500));
         let dropped = self.rng.random_bool(0.5);
         let away = failing.is_none() && spared % 2 == 0;
+        // An open does few of each operation on each file.
+        let (opening, spared) = match failing {
+            Some(_) if spared % 2 == 0 => (true, spared / 3),
+            _ => (false, spared),
+        };
         let up = self
             .cluster
             .machines
@@ -66,6 +71,10 @@ impl Nemesis {
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
         madsim::task::spawn(async move {
             if let Some(machine) = cluster.machines.get(target) {
+                if opening && !end_for_a_start(&cluster, machine, linger).await {
+                    cluster.stopping.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
                 let before = machine.disk.errors();
                 match failing {
                     Some(failing) => machine.disk.arrange(failing, file, spared),
@@ -75,6 +84,9 @@ impl Nemesis {
                             .await,
                     ),
                 }
+                if opening {
+                    cluster.start(machine);
+                }
                 let mut waited = if failing.is_none() { MOMENT_LIMIT } else { Duration::ZERO };
                 while machine.disk.errors() == before && waited < MOMENT_LIMIT {
                     tokio::time::sleep(POLL).await;
@@ -83,6 +95,9 @@ impl Nemesis {
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
                     machine.io_failed();
+                    if machine.node().is_none() {
+                        cluster.count_event("failures during an open");
+                    }
                     let limit =
                         STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
                     cluster.count(fault.name());
@@ -207,6 +222,18 @@ impl Nemesis {
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
+}
+
+/// Ends a node, so that it can be started. False if something else has happened to it since.
+async fn end_for_a_start(cluster: &Cluster, machine: &Machine, linger: Duration) -> bool {
+    let death = match linger.as_millis() % 2 == 0 && cluster.may_lose_acks(machine) {
+        true => Death::PowerCut,
+        false => Death::Killed,
+    };
+    cluster.end(machine, death);
+    let change = machine.change();
+    tokio::time::sleep(EXIT_GRACE).await;
+    machine.unchanged(change) && machine.condition() == Condition::Down
 }
 
 /// Cuts the power of a machine's disk in the middle of a write.

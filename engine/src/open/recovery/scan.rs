@@ -180,8 +180,9 @@ impl Scan {
     /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes
     /// that were cut, to be cleared before new blocks are written.
     pub(super) fn leftovers(&self, end: u64) -> Vec<u64> {
-        // One lap: it covers every slot, also those that the first lap has not reached yet.
-        (end + 1..=end + self.ring.blocks())
+        // One lap without `end` itself: it covers every other slot, also those that the first lap
+        // has not reached yet. What is left of a damaged `end` shows that it was written.
+        (end + 1..end + self.ring.blocks())
             .filter(|sequence| match self.slot(*sequence) {
                 Slot::Empty => false,
                 Slot::Garbage | Slot::Unreadable => true,
@@ -301,6 +302,21 @@ mod tests {
         assert_eq!(scan.leftovers(12), [] as [u64; 0]);
         assert_eq!(scan.leftovers(10), [11, 12]);
         assert_eq!(scan.highest_synced(12), 11);
+    }
+
+    /// The story: the last block that a checkpoint covers decayed. An open cleared it, and the next one
+    /// took the journal for one of another checkpoint.
+    #[test]
+    fn a_damaged_end_is_not_a_leftover() {
+        let mut slots = vec![Slot::Empty; 8];
+        for sequence in 5..=11u64 {
+            slots[(sequence % 8) as usize] = block(sequence, sequence - 1, sequence - 1);
+        }
+        slots[12 % 8] = Slot::Garbage;
+        let scan = Scan::of(slots);
+        assert!(scan.single_block_damaged(12));
+        assert_eq!(scan.leftovers(12), [] as [u64; 0]);
+        assert_eq!(scan.leftovers(11), [12]);
     }
 
     #[test]
