@@ -131,6 +131,13 @@ fn fail_everywhere(mode: Mode, peers: bool, lasting: bool) -> Vec<Outcome> {
     met
 }
 
+/// Appends entries of one value each.
+async fn append_some(engine: &Engine, indexes: std::ops::Range<u64>) {
+    for index in indexes {
+        append(engine, vec![small(index, filled(3000, index))]).await.unwrap();
+    }
+}
+
 #[test]
 fn with_peers_a_node_whose_sync_failed_recovers_when_its_process_comes_back() {
     let kinds = [
@@ -187,12 +194,6 @@ fn a_sync_that_fails_during_an_open_counts_at_the_next_one() {
                 let open = async |boot| {
                     Engine::open(Arc::new(disk.clone()), None, with(mode, peers, boot)).await
                 };
-                let append_some = async |engine: &Engine, indexes: std::ops::Range<u64>| {
-                    for index in indexes {
-                        let value = filled(3000, index);
-                        append(engine, vec![small(index, value)]).await.unwrap();
-                    }
-                };
                 let engine = open(1).await.unwrap();
                 append_some(&engine, 0..8).await;
                 if seed % 2 == 0 {
@@ -248,12 +249,6 @@ fn a_checkpoint_whose_header_was_not_synced_is_not_the_only_one() {
                     biased;
                     () = disk.died.notified() => {}
                     _ = engine.checkpoint() => {}
-                }
-            };
-            let append_some = async |engine: &Engine, indexes: std::ops::Range<u64>| {
-                for index in indexes {
-                    let value = filled(3000, index);
-                    append(engine, vec![small(index, value)]).await.unwrap();
                 }
             };
             let engine = Engine::open(Arc::new(disk.clone()), None, with(1)).await.unwrap();
@@ -439,7 +434,7 @@ fn a_read_that_never_returns_also_ends_the_engine() {
         let (disk, engine) = ten_entries(options).await;
         // No value is in memory then.
         engine.checkpoint().await.unwrap();
-        disk.core.lock().unwrap().hang_reads = Some(FileKind::Data);
+        disk.core.lock().unwrap().hang_reads = Some((FileKind::Data, 0));
         engine.read_log(GROUP, 0..10, u64::MAX).await.unwrap_err();
         until("the engine has failed", || engine.status().failed.is_some()).await;
         let reason = engine.status().failed.unwrap();
@@ -462,7 +457,7 @@ fn an_open_whose_disk_never_answers_fails_and_changes_nothing() {
             drop(engine);
             disk.kill(|| 1);
             let before = FileKind::ALL.map(|kind| disk.bytes(kind));
-            disk.core.lock().unwrap().hang_reads = Some(hanging);
+            disk.core.lock().unwrap().hang_reads = Some((hanging, 0));
             let opened = Engine::open(Arc::new(disk.clone()), None, options.clone()).await;
             let error = opened.map(drop).unwrap_err();
             assert!(matches!(&error, Error::Failed { file, .. } if *file == hanging), "{error}");

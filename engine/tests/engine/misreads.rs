@@ -266,39 +266,50 @@ fn a_neighbour_misread_during_a_repair_is_not_damaged() {
     });
 }
 
+/// A disk whose journal carries a value that shares a block with another one, at its place by now;
+/// and that block. Nothing is synced by itself.
+async fn beside_a_carried_value() -> (Disk, u64) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open_with(&disk, false, unsynced()).await.unwrap();
+    // Too short to reach the byte that is misread.
+    let carried = Bytes::from_static(&[3; 500]);
+    let values = [vec![carried], vec![Bytes::from_static(&[9; 9000]), value(1)]];
+    for (index, values) in values.into_iter().enumerate() {
+        let (done, written) = oneshot::channel();
+        let entry = NewEntry { id: id(index as u64), meta: Bytes::new(), values };
+        let done = Box::new(move |result| drop(done.send(result)));
+        engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
+        written.await.unwrap().unwrap();
+    }
+    let carried = engine.values_of(GROUP, 0).unwrap().remove(0);
+    let beside = engine.values_of(GROUP, 1).unwrap().remove(1);
+    let block = carried.offset() / BLOCK as u64;
+    assert_eq!(block, beside.offset() / BLOCK as u64);
+    drop(engine);
+    disk.kill(|| 0);
+    (disk, block)
+}
+
+fn unsynced() -> Options {
+    Options::new(Mode::Device, KernelBootId(1), 1)
+}
+
+/// How many reads an open of this disk does. It reads the blocks of carried values at the end.
+async fn reads_of_an_open(disk: &Disk) -> u64 {
+    let disk = disk.copy(geometry());
+    drop(open_with(&disk, false, unsynced()).await.unwrap());
+    disk.core.lock().unwrap().reads
+}
+
 /// As above, for an open: it puts what the journal carries into the blocks as it reads them. A
 /// group commit that took along what waited shares a block with it.
 #[test]
 fn a_neighbour_misread_while_a_carried_value_is_put_at_its_place_is_not_damaged() {
     run(async {
-        let disk = Disk::new(geometry());
-        Engine::format(&disk, geometry(), &identity()).await.unwrap();
-        // Nothing is synced by itself.
-        let options = || Options::new(Mode::Device, KernelBootId(1), 1);
-        let engine = open_with(&disk, false, options()).await.unwrap();
-        // Too short to reach the byte that is misread.
-        let carried = Bytes::from_static(&[3; 500]);
-        let values = [vec![carried], vec![Bytes::from_static(&[9; 9000]), value(1)]];
-        for (index, values) in values.into_iter().enumerate() {
-            let (done, written) = oneshot::channel();
-            let entry = NewEntry { id: id(index as u64), meta: Bytes::new(), values };
-            let done = Box::new(move |result| drop(done.send(result)));
-            engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
-            written.await.unwrap().unwrap();
-        }
-        let carried = engine.values_of(GROUP, 0).unwrap().remove(0);
-        let beside = engine.values_of(GROUP, 1).unwrap().remove(1);
-        let block = carried.offset() / BLOCK as u64;
-        assert_eq!(block, beside.offset() / BLOCK as u64);
-        drop(engine);
-        disk.kill(|| 0);
+        let (disk, block) = beside_a_carried_value().await;
         let clean = disk.bytes(FileKind::Data);
-        let reads = {
-            let disk = disk.copy(geometry());
-            drop(open_with(&disk, false, options()).await.unwrap());
-            disk.core.lock().unwrap().reads as u32
-        };
-        // The blocks are read at the end.
+        let reads = reads_of_an_open(&disk).await as u32;
         for reads_before in reads - 12..reads {
             let disk = disk.copy(geometry());
             {
@@ -306,8 +317,27 @@ fn a_neighbour_misread_while_a_carried_value_is_put_at_its_place_is_not_damaged(
                 core.misread = vec![(FileKind::Data, block)];
                 core.misread_after = reads_before;
             }
-            drop(open_with(&disk, false, options()).await.unwrap());
+            drop(open_with(&disk, false, unsynced()).await.unwrap());
             assert!(disk.bytes(FileKind::Data) == clean, "after {reads_before} reads");
         }
+    });
+}
+
+/// The story: a read of such a block timed out. It passed for zeros, and the open wrote them over the
+/// neighbour.
+#[test]
+fn a_neighbour_whose_read_never_returns_is_not_damaged() {
+    run(async {
+        let (disk, _) = beside_a_carried_value().await;
+        let clean = disk.bytes(FileKind::Data);
+        let mut failed = 0;
+        for reads_before in 0..reads_of_an_open(&disk).await {
+            let disk = disk.copy(geometry());
+            disk.core.lock().unwrap().hang_reads = Some((FileKind::Data, reads_before));
+            let options = Options { io_timeout: Duration::from_millis(20), ..unsynced() };
+            failed += u64::from(open_with(&disk, false, options).await.is_err());
+            assert!(disk.bytes(FileKind::Data) == clean, "after {reads_before} reads");
+        }
+        assert!(failed > 0, "no read of the data hung");
     });
 }
