@@ -37,17 +37,23 @@ const SYNCS: Duration = Duration::from_secs(4);
 /// A kernel boot id that no machine ever has.
 const BOOT: KernelBootId = KernelBootId(u128::MAX);
 
-/// The state in which a machine that is down would start, by its disk as it is; `None` if its node
-/// would not start.
-pub(super) async fn starts_as(cluster: &Cluster, machine: &Machine) -> Option<MemberState> {
+/// How a machine that is down would start, by its disk as it is: in which state, and whether with
+/// this entry. `None` if its node would not start.
+pub(super) async fn starts_as(
+    cluster: &Cluster,
+    machine: &Machine,
+    counted: Option<LogId>,
+) -> Option<(MemberState, bool)> {
     let host = Handle::current().create_node().name("copy of a disk").build();
     let (disk, slot) = (machine.disk.copy(), machine.slot);
     let disk = SimDisk::of(format!("copy of disk-{slot}"), disk, host.clone());
     let options = Options { salvage: true, ..Options::new(cluster.plan.mode, machine.boot(), 1) };
     let opened = host.spawn(async move {
-        Engine::open(disk.directory(), Some((CLUSTER.into(), slot)), options).await
+        let named = Some((CLUSTER.into(), slot));
+        let engine = Engine::open(disk.directory(), named, options).await.ok()?;
+        Some((engine.member_state(), counted.is_none_or(|id| holds(&engine, id))))
     });
-    Some(opened.await.ok()?.ok()?.member_state())
+    opened.await.ok()?
 }
 
 /// A machine's disk as a cut would leave it, and what was known at that moment.
@@ -196,22 +202,23 @@ async fn open(
     let engine = Engine::open(disk.directory(), Some((CLUSTER.into(), member.slot())), options)
         .await
         .map_err(|error| error.to_string())?;
-    let holds = |id: LogId| {
-        let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= id.index);
-        purged || engine.log_id_at(GROUP, id.index) == Some(id)
-    };
     let wrong = wrong_values(&engine, &disk, &keys).await;
     let image = CrashImage {
         member,
         member_state: engine.member_state(),
         counted,
-        holds_counted: counted.is_none_or(holds),
-        holds_applied: holds(applied),
+        holds_counted: counted.is_none_or(|id| holds(&engine, id)),
+        holds_applied: holds(&engine, applied),
         up,
         may_ack_unsynced,
         lacks_acks,
     };
     Ok((image, wrong))
+}
+
+fn holds(engine: &Engine, id: LogId) -> bool {
+    let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= id.index);
+    purged || engine.log_id_at(GROUP, id.index) == Some(id)
 }
 
 /// The values of the image that do not match: of its log, and of these keys as far as it has them.

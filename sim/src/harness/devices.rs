@@ -6,12 +6,14 @@
 //! others it may keep only until a power cut, whatever is synced meanwhile.
 
 use super::cluster::{Cluster, IO_TIMEOUT};
+use super::crash_image;
 use super::faults::{EXIT_GRACE, MOMENT_LIMIT, Nemesis, start_later};
 use super::kinds::FaultKind::{self, Hang, Misread, Stall};
 use super::machine::{Condition, Death, Machine};
 use crate::disk::{Failing, Moment};
 use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
+use cairn_engine::{LogId, MemberState};
 use rand::RngExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,7 +51,7 @@ impl Nemesis {
         let away = failing.is_none() && spared % 2 == 0;
         // An open does few of each operation on each file.
         let (opening, spared) = match failing {
-            Some(_) if spared % 2 == 0 => (true, spared / 3),
+            Some(_) if spared % 2 == 0 => (true, spared / if file.is_some() { 8 } else { 2 }),
             _ => (false, spared),
         };
         let up = self
@@ -75,6 +77,7 @@ impl Nemesis {
                     cluster.stopping.fetch_sub(1, Ordering::Relaxed);
                     return;
                 }
+                let counted = machine.counted().filter(|_| opening);
                 let before = machine.disk.errors();
                 match failing {
                     Some(failing) => machine.disk.arrange(failing, file, spared),
@@ -128,6 +131,9 @@ impl Nemesis {
                                 fault.name()
                             ),
                         ));
+                    }
+                    if let Some(counted) = counted.filter(|_| machine.life() == life) {
+                        check_next_start(&cluster, machine, counted).await;
                     }
                     tokio::time::sleep(linger).await;
                     if machine.life() == life
@@ -234,6 +240,24 @@ async fn end_for_a_start(cluster: &Cluster, machine: &Machine, linger: Duration)
     let change = machine.change();
     tokio::time::sleep(EXIT_GRACE).await;
     machine.unchanged(change) && machine.condition() == Condition::Down
+}
+
+/// After a failed open: the next one finds what the node had counted as stored before, or recovers.
+pub(super) async fn check_next_start(cluster: &Cluster, machine: &Machine, counted: LogId) {
+    if machine.condition() != Condition::Down
+        || machine.damaged()
+        || machine.disk.decayed() > 0
+        || machine.is_stale()
+    {
+        return;
+    }
+    let starts = crash_image::starts_as(cluster, machine, Some(counted)).await;
+    cluster.count_event("starts after a failed open looked at");
+    if starts == Some((MemberState::Active, false)) {
+        let slot = machine.slot;
+        let detail = format!("node {slot} would start as active without entry {counted:?}");
+        cluster.violation(Violation::new("a failed open loses nothing unnoticed", detail));
+    }
 }
 
 /// Cuts the power of a machine's disk in the middle of a write.

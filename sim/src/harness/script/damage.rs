@@ -259,9 +259,8 @@ async fn end_while_opening(stage: &mut Stage, member: usize) -> bool {
 /// Starts a member that lacks what it acknowledged: it must recover before it is active.
 async fn not_taken_for_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
     // At its first start, whatever ends it then.
-    if crash_image::starts_as(&stage.cluster, stage.machine(member)?).await
-        == Some(MemberState::Active)
-    {
+    let starts = crash_image::starts_as(&stage.cluster, stage.machine(member)?, None).await;
+    if starts.is_some_and(|(state, _)| state == MemberState::Active) {
         cut_like_a_torn_tail(stage, member);
     }
     let came_back = end_while_opening(stage, member).await;

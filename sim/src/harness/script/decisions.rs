@@ -215,8 +215,8 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
     let before = end(leader);
     // The cut may have left the flag as it is cleared, behind a sync of all that was acknowledged.
-    let recovers = crash_image::starts_as(&stage.cluster, stage.machine(member)?).await
-        == Some(MemberState::Recovering);
+    let starts = crash_image::starts_as(&stage.cluster, stage.machine(member)?, None).await;
+    let recovers = starts.is_some_and(|(state, _)| state == MemberState::Recovering);
     stage.start(&[member]).await;
     let has_epoch = || end(leader) > before && end(member) == end(leader);
     stage.until("the record of its boot epoch in its log", has_epoch).await?;

@@ -1,10 +1,11 @@
 //! Disks that fail while the machine continues: one loses power alone, one never completes an
-//! operation.
+//! operation, one fails a sync of an open.
 
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three};
 use crate::disk::{Failing, Moment};
-use crate::harness::machine::Death;
+use crate::harness::devices::check_next_start;
+use crate::harness::machine::{Condition, Death};
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 
@@ -33,6 +34,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(never_returns(stage)),
+    },
+    Scenario {
+        name: "sync-fails-during-an-open",
+        parts: &["the open fails", UNSYNCED_LOST, RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(fails_during_an_open(stage)),
     },
 ];
 
@@ -109,6 +118,36 @@ async fn never_returns(mut stage: Stage) -> Played {
     stage.until("a node that stops", || machine.stopped(life)).await?;
     stage.reached(STOPPED);
     stage.end(member, Death::Killed);
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A process is killed amid writes and starts again under the same kernel, and a sync of its open
+/// fails: what the process before it had acknowledged may be gone, and nothing of the open remains to
+/// tell.
+async fn fails_during_an_open(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let follower = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let member = if stage.seed.is_multiple_of(2) { leader } else { follower };
+    let file = if stage.seed.is_multiple_of(3) { FileKind::Data } else { FileKind::Journal };
+    stage.acknowledged(5).await?;
+    let count = stage.rng.random_range(1..8);
+    stage.disk(member, Moment::WriteTo(FileKind::Journal), count).await?;
+    stage.kill(member);
+    let machine = stage.machine(member)?;
+    let counted = machine.counted().ok_or("an entry that it counted as stored")?;
+    let (errors, before) = (machine.disk.errors(), machine.disk.stats().damage.dropped);
+    machine.io_failed();
+    machine.disk.arrange(Failing::Sync, Some(file), 0);
+    stage.start(&[member]).await;
+    let fails = || machine.disk.errors() > errors && machine.condition() == Condition::Down;
+    stage.until("an open that fails", fails).await?;
+    stage.reached("the open fails");
+    stage.reached_if(machine.disk.stats().damage.dropped > before, UNSYNCED_LOST);
+    check_next_start(&stage.cluster, machine, counted).await;
     stage.start(&[member]).await;
     stage.active(&[member]).await?;
     stage.reached(RECOVERED);

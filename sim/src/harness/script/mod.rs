@@ -17,7 +17,7 @@
 //!   storage     snapshots, space, the unsynced-ack flag
 //!   repeats     requests that arrive a second time, late
 //!   disks       disks that are lost while something else happens
-//!   devices     disks that lose power alone, or never complete an operation
+//!   devices     disks that lose power alone, never complete an operation, or fail in an open
 //!   damage      bits that flip, on one member or on all
 //!   reads       reads at a deposed leader
 //!   loss        an unsafe recovery discards only the newest writes
