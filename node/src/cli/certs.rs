@@ -178,7 +178,11 @@ fn read(dir: &Path) -> anyhow::Result<Authority> {
             ))
         })
     };
-    Authority::read(&Issued { certificate: text(CA)?, key: text(CA_KEY)? }).map_err(usage)
+    let ca = Issued { certificate: text(CA)?, key: text(CA_KEY)? };
+    let (certificate, key) = (dir.join(CA), dir.join(CA_KEY));
+    Authority::read(&ca).map_err(|error| {
+        usage(format!("{} with {}: {error}", certificate.display(), key.display()))
+    })
 }
 
 /// Writes both files, or neither.

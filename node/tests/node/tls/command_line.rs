@@ -47,4 +47,7 @@ fn certificates_are_made_once_and_keys_are_for_their_owner_alone() {
     let bad = cairn(&["certs", "issue", "pki", "--client", "a/b"]);
     let words = "--client `a/b`: expected a name of 1 to 64 letters";
     assert!(bad.code == 2 && bad.stderr.contains(words), "{}", bad.stderr);
+    std::fs::write(folder.path().join("pki/ca-key.pem"), "no key").expect("a file");
+    let bad = cairn(&["certs", "issue", "pki", "--client", "a"]);
+    assert!(bad.code == 2 && bad.stderr.contains("pki/ca-key.pem"), "{}", bad.stderr);
 }
