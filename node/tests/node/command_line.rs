@@ -167,6 +167,9 @@ async fn keys_and_values_of_any_bytes_go_in_and_come_out() {
     assert_eq!((&read["key_base64"], &read["value_base64"]), (&json!("Af8="), &json!("/wAK")));
     assert_eq!(cairn(&["put", "--literal", "at", "@x"]).code, 0);
     assert_eq!(cairn(&["get", "at"]).stdout, "@x");
+    let nameless = cairn(&["put", "at", "@"]);
+    assert_eq!(nameless.code, 2);
+    assert!(nameless.stderr.contains("the value `@` names no file"), "{}", nameless.stderr);
     assert_eq!(cairn(&["put", "minus", "-5"]).code, 0);
     assert_eq!(cairn(&["get", "minus"]).stdout, "-5");
     assert_eq!(cairn(&["put", "empty", ""]).code, 0);
