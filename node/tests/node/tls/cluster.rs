@@ -71,7 +71,13 @@ fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
     refused(&none, &["cairn certs init", "insecure = true"]);
     refused(&["--set", "insecure=true"], &["exclude each other"]);
     refused(&["--set", "tls.key=none"], &["are given together"]);
-    refused(&["--set", "tls.ca=/nowhere"], &["/nowhere", "No such file"]);
+    refused(&["--set", "tls.ca=/nowhere"], &["`tls.ca` (--set): /nowhere", "No such file"]);
+    // The variables of the command line are those of the server, too.
+    let mut server = command(cluster.folder.path(), &["serve", "--config", config]);
+    server.env("CAIRN_TLS_KEY", "/nowhere").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = finish(server.spawn().expect("cairn starts"));
+    let words = "`tls.key` (CAIRN_TLS_KEY): /nowhere";
+    assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);
     let printed =
         run(cluster.folder.path(), &[&["config", "print", "--config", config][..], &none].concat());
     assert_eq!(printed.code, 0);
