@@ -257,6 +257,22 @@ async fn a_directory_is_inspected_once_its_node_has_stopped() {
 }
 
 #[test]
+fn a_bad_value_of_the_environment_is_told_with_its_variable() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (variable, value, words) in [
+        ("CAIRN_TIMEOUT", "soon", "CAIRN_TIMEOUT: invalid value 'soon'"),
+        ("CAIRN_ENDPOINTS", "here", "CAIRN_ENDPOINTS: invalid client options: endpoint `here`"),
+    ] {
+        let mut command = crate::support::command(folder.path(), &["get", "a"]);
+        let command = command.env(variable, value).stderr(std::process::Stdio::piped());
+        let ran = finish(command.spawn().expect("cairn starts"));
+        assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    let ran = run(folder.path(), &["get", "a", "-e", "here", "--timeout", "soon"]);
+    assert!(ran.code == 2 && !ran.stderr.contains("CAIRN_"), "{}", ran.stderr);
+}
+
+#[test]
 fn completions_and_exit_codes_are_printed() {
     let folder = tempfile::tempdir().expect("a folder");
     for shell in ["bash", "zsh", "fish"] {
