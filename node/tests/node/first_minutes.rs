@@ -276,6 +276,8 @@ async fn every_command_prints_one_json_document() {
         let ran = run(cluster.folder.path(), &[arguments, &["-o", "json"]].concat());
         assert!(json_of(&ran).is_object(), "{arguments:?}");
     }
+    let (_ports, mut unheard) = crate::support::hold(1);
+    let nobody = unheard.remove(0);
     let unused =
         |arguments: &[&str]| run(cluster.folder.path(), &[&["-o", "json"], arguments].concat());
     for (arguments, ran) in [
@@ -285,11 +287,21 @@ async fn every_command_prints_one_json_document() {
         ("put without a key", unused(&["put"])),
         ("format", unused(&["format", "--config", config])),
         ("dev stop", unused(&["dev", "stop"])),
+        (
+            "bench",
+            run(cluster.folder.path(), &["bench", "--json", "-e", &nobody, "--timeout", "300ms"]),
+        ),
     ] {
         let error: Value = serde_json::from_str(&ran.stderr).expect("one document");
         assert!(error["error"].is_string() && ran.stdout.is_empty(), "{arguments}: {error}");
         assert_eq!(error["exit_code"], ran.code, "{arguments}");
     }
+    // What each node said is the result. The error is told beside it.
+    let ran = unused(&["status", "-e", &nobody, "--timeout", "300ms"]);
+    let error: Value = serde_json::from_str(&ran.stderr).expect("one document");
+    assert_eq!((ran.code, &error["exit_code"]), (6, &json!(6)), "{error}");
+    let nodes: Value = serde_json::from_str(&ran.stdout).expect("one document");
+    assert!(nodes[0]["error"].is_string(), "{nodes}");
 }
 
 #[test]
