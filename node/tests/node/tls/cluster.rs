@@ -1,8 +1,25 @@
 //! A cluster with certificates forms and serves; what is not configured right does not start.
 
+use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
 use crate::support::{Cluster, command, finish, run, value_of};
 use std::process::Stdio;
+
+/// The story: the help gave a certificate that the servers do not know exit code 10, and the command
+/// ended with 6.
+#[tokio::test]
+async fn a_handshake_that_fails_ends_with_the_exit_code_of_the_help() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let other = Ca::of("tested");
+    certificates.install("client", &other.pem, &other.issue("client/tester"));
+    let ran = cluster.cairn(&["get", "key", "--timeout", "2s"]);
+    assert_eq!(ran.code, 6, "{ran:?}");
+    let help = run(cluster.folder.path(), &["--help"]).stdout;
+    let of_code = help.lines().find(|line| line.trim_start().starts_with("6  ")).expect("a line");
+    assert!(of_code.contains("TLS failed"), "{help}");
+}
 
 #[tokio::test]
 async fn a_cluster_with_certificates_forms_and_serves() {
