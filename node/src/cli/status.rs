@@ -217,7 +217,10 @@ fn as_text(answers: &[Answer]) -> String {
                         node.slot
                     ));
                 }
-                if let Some(reason) = &node.stopped_reason {
+                if node.member_state == "removed" {
+                    let reason = node.stopped_reason.as_deref().unwrap_or_default();
+                    notes.push(format!("{endpoint} is removed and serves nobody: {reason}"));
+                } else if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} has stopped serving: {reason}"));
                 } else if let Some(reason) = untold(node) {
                     notes.push(format!("{endpoint} is not ready: {reason}"));

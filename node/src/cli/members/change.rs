@@ -38,6 +38,10 @@ pub(super) struct ChangeArgs {
 }
 
 impl ChangeArgs {
+    pub(super) fn waits(&self) -> bool {
+        !self.no_wait
+    }
+
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         self.cluster.client(self.timeout.min(ANSWER_LIMIT))
     }
