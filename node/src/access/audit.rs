@@ -1,4 +1,4 @@
-//! The audit of operators' calls: each one, allowed or refused, is one line of the log with the
+//! The audit of operators' calls: each one, allowed, redirected or refused, is one line of the log with the
 //! target `audit`; status shows the latest. A change that takes long is asked for over and over: it
 //! has one line when it begins and one when it is done.
 
@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 use tracing::info;
 
-/// Calls of one kind that status shows. Allowed and refused ones are counted apart, so that
-/// refusals, which anybody can cause, do not push out what changed the cluster.
+/// Calls of one kind that status shows. Allowed ones are counted apart from those that were redirected
+/// or refused, so that refusals, which anybody can cause, do not push out what changed the cluster.
 const MOST_SHOWN: usize = 32;
 /// Bytes of arguments and result that are kept.
 const TEXT_BYTES: usize = 512;
@@ -21,6 +21,8 @@ pub(crate) enum End<'a> {
     Done,
     /// Why it has not had its effect yet; the caller asks again.
     UnderWay(&'a str),
+    /// Who leads and is asked next; it had no effect here.
+    Redirected(&'a str),
     /// Why it had no effect.
     Refused(&'a str),
 }
@@ -115,11 +117,12 @@ impl PendingCall<'_> {
         let result = match end {
             End::Done => "ok".into(),
             End::UnderWay(what) => format!("under way: {what}"),
+            End::Redirected(to) => format!("redirected: {to}"),
             End::Refused(refusal) => format!("refused: {refusal}"),
         };
         self.ended = Some(Ended {
             result,
-            allowed: !matches!(end, End::Refused(_)),
+            allowed: matches!(end, End::Done | End::UnderWay(_)),
             under_way: matches!(end, End::UnderWay(_)),
         });
     }

@@ -70,6 +70,10 @@ pub(crate) fn value_bytes(text: OsString, literal: bool) -> anyhow::Result<Vec<u
         return Ok(bounded(std::io::stdin().lock(), "standard input")?);
     }
     if let Some(path) = bytes.strip_prefix(b"@") {
+        if path.is_empty() {
+            let message = "the value `@` names no file; --literal takes it as it is";
+            return Err(UsageError(message.into()).into());
+        }
         let path = std::path::PathBuf::from(OsString::from_vec(path.to_vec()));
         let name = path.display().to_string();
         let file = std::fs::File::open(&path).map_err(|error| unreadable(&name, &error))?;

@@ -12,6 +12,7 @@
 use super::exit::{Exit, UsageError};
 use super::output::Output;
 use anyhow::Context;
+use cairn_node::access::check_name;
 use cairn_tls::CertificateName;
 use cairn_tls::issue::{Authority, Issued, Validity};
 use clap::builder::RangedI64ValueParser;
@@ -82,6 +83,11 @@ pub(crate) fn run(args: &CertsArgs, output: &Output) -> anyhow::Result<Exit> {
     match &args.action {
         Action::Init { dir, cluster, days } => init(dir, cluster, *days, output),
         Action::Issue { dir, member, client, addresses, days } => {
+            // A name that [access] could not have would get no role.
+            client
+                .as_deref()
+                .map_or(Ok(()), check_name)
+                .map_err(|error| UsageError(format!("--client {error}")))?;
             let authority = read(dir)?;
             let cluster = authority.cluster();
             let name = match (member, client) {
@@ -172,7 +178,11 @@ fn read(dir: &Path) -> anyhow::Result<Authority> {
             ))
         })
     };
-    Authority::read(&Issued { certificate: text(CA)?, key: text(CA_KEY)? }).map_err(usage)
+    let ca = Issued { certificate: text(CA)?, key: text(CA_KEY)? };
+    let (certificate, key) = (dir.join(CA), dir.join(CA_KEY));
+    Authority::read(&ca).map_err(|error| {
+        usage(format!("{} with {}: {error}", certificate.display(), key.display()))
+    })
 }
 
 /// Writes both files, or neither.

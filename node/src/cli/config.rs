@@ -52,7 +52,7 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
             let warning = cluster_view::no_configuration_of(&config).await;
-            let joins = joins(&config).or_else(|| alone(&config));
+            let joins = joins(&config).or_else(|| config.alone().map(str::to_owned));
             output.either(
                 || {
                     json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
@@ -85,14 +85,6 @@ fn joins(config: &NodeConfig) -> Option<String> {
              `cairn members add {slot}`, or `cairn members replace {slot}` if the slot's member is alive",
             config.join.join(", ")
         )
-    })
-}
-
-/// A configuration that names no other node.
-fn alone(config: &NodeConfig) -> Option<String> {
-    (!config.has_peers()).then(|| {
-        "an empty directory becomes a cluster of its own: neither [members] nor `join` names another node"
-            .to_owned()
     })
 }
 

@@ -4,13 +4,16 @@
 
 use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
-use cairn_client::{Client, Options};
+use cairn_client::{Client, Error, Options};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Written by `cairn dev`.
 pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
+
+/// The environment variable with the nodes to ask.
+const ENDPOINTS_VARIABLE: &str = "CAIRN_ENDPOINTS";
 
 /// The environment variable with the client's token.
 const TOKEN_VARIABLE: &str = "CAIRN_TOKEN";
@@ -31,7 +34,7 @@ pub(crate) struct ConnectOptions {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClusterOptions {
     /// Nodes to ask, host:port each, separated by commas; one that answers is enough
-    #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS", hide_env = true)]
+    #[arg(short, long, value_delimiter = ',', env = ENDPOINTS_VARIABLE, hide_env = true)]
     endpoints: Vec<String>,
 
     /// File with the token that names this client to the servers. Default: the token in CAIRN_TOKEN, if
@@ -71,12 +74,12 @@ impl ConnectOptions {
 
     /// A client like that, but for requests that take at most this long each.
     pub(crate) fn client_within(&self, limit: Duration) -> anyhow::Result<Client> {
-        Ok(self.cluster.options(self.timeout.min(limit))?.build()?)
+        self.cluster.client(self.timeout.min(limit))
     }
 
     /// A client that connects with its first request.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Ok(self.options()?.build()?)
+        self.cluster.client(self.timeout)
     }
 }
 
@@ -89,6 +92,23 @@ impl ClusterOptions {
         let here = std::env::current_dir()
             .map_err(|error| UsageError(format!("cannot read the current folder: {error}")))?;
         Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
+    }
+
+    /// A client that connects with its first request. Each takes at most this long.
+    pub(crate) fn client(&self, timeout: Duration) -> anyhow::Result<Client> {
+        self.options(timeout)?.build().map_err(|error| self.with_origin(error))
+    }
+
+    /// An endpoint that is none, with the variable that gave it.
+    fn with_origin(&self, error: Error) -> anyhow::Error {
+        let given =
+            std::env::var(ENDPOINTS_VARIABLE).is_ok_and(|text| text == self.endpoints.join(","));
+        match &error {
+            Error::InvalidOptions(why) if given && why.starts_with("endpoint") => {
+                anyhow::Error::new(error).context(ENDPOINTS_VARIABLE)
+            }
+            _ => error.into(),
+        }
     }
 
     /// Options for a client whose requests take at most this long each.

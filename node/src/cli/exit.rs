@@ -16,11 +16,13 @@ Exit codes:
   3  the key does not exist
   4  a condition did not hold, or the cluster's state does not allow a change; nothing was changed
   5  the outcome of a write is unknown: it may or may not have been applied
-  6  unavailable: no node answered, no leader, or no answer in time; or an unsafe recovery needs a decision
+  6  unavailable: no node answered, TLS failed with each, no leader, or no answer in time; or an unsafe
+     recovery needs a decision
   7  the cluster's storage is full; reads and deletes go on
   8  the value exists and cannot be read intact
   9  no mode's promise can be kept in the directory
- 10  not allowed: no certificate or token that the servers know, or no role that allows it";
+ 10  not allowed: a node answered, and knows no name of the caller by certificate or token, or no role of
+     it that allows this";
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

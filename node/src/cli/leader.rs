@@ -1,11 +1,10 @@
 //! `cairn leader`: who leads, and who should.
 
 use super::ConnectOptions;
-use super::exit::{Exit, UsageError};
+use super::exit::Exit;
 use super::members::{ClusterView, slot};
 use super::output::Output;
 use cairn_client::{Client, Error, NodeStatus};
-use cairn_node::failure_domains::listed;
 use cairn_raft::NodeId;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -120,9 +119,7 @@ async fn drain(
     let client = connect.client()?;
     let found = ClusterView::ask(&client).await?;
     let Some(member) = found.member(slot) else {
-        let slots = listed(&found.members.iter().map(|member| member.slot).collect());
-        let reason = format!("no member has slot {slot}; the members are slots {slots}");
-        return Err(UsageError(reason).into());
+        return Err(found.nobody(slot).into());
     };
     client.operator().drain(&member.client_address, time).await?;
     let leader = match time.is_zero() {

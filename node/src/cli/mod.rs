@@ -124,7 +124,10 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::refused(&error),
     };
-    let output = cli.output;
+    let output = match &cli.command {
+        Command::Bench(args) if args.is_json() => Output::Json,
+        _ => cli.output,
+    };
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -52,11 +52,16 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
     let denied = answers.iter().any(|(_, answer)| answer.as_ref().is_err_and(Error::is_denied));
     let ready = |(_, answer): &Answer| answer.as_ref().is_ok_and(|node| node.not_ready.is_none());
     let good = if args.only { answers.iter().all(ready) } else { has_leader };
-    Ok(match good {
-        _ if denied => Exit::NotAllowed,
-        true => Exit::Done,
-        false => Exit::Unavailable,
-    })
+    let (exit, why) = match good {
+        _ if denied => (Exit::NotAllowed, "a node does not allow it"),
+        true => return Ok(Exit::Done),
+        false if args.only => (Exit::Unavailable, "a node of --endpoints serves no client now"),
+        false => (Exit::Unavailable, "no node that answers knows a leader"),
+    };
+    if output.is_json() {
+        output.error(&format!("{why}; each node's own words are on standard output"), exit as u8);
+    }
+    Ok(exit)
 }
 
 fn as_json((endpoint, answer): &Answer) -> Value {
@@ -212,7 +217,10 @@ fn as_text(answers: &[Answer]) -> String {
                         node.slot
                     ));
                 }
-                if let Some(reason) = &node.stopped_reason {
+                if node.member_state == "removed" {
+                    let reason = node.stopped_reason.as_deref().unwrap_or_default();
+                    notes.push(format!("{endpoint} is removed and serves nobody: {reason}"));
+                } else if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} has stopped serving: {reason}"));
                 } else if let Some(reason) = untold(node) {
                     notes.push(format!("{endpoint} is not ready: {reason}"));

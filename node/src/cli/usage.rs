@@ -31,6 +31,7 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let hint = other_name(error).filter(|_| !is_nested(error, std::env::args_os()));
+    let hint = hint.or_else(|| of_variable(error, std::env::args_os()));
     let output = asked_output(std::env::args_os());
     if output.is_json() || hint.is_some() {
         output.error(&hint.unwrap_or_else(|| message(error)), Exit::Usage as u8);
@@ -47,6 +48,17 @@ fn other_name(error: &clap::Error) -> Option<String> {
     };
     let (_, name) = OTHER_NAMES.iter().find(|(others, _)| others.contains(&given.as_str()))?;
     Some(format!("there is no command `{given}`; use `{name}`"))
+}
+
+/// The message about a value that the environment gave, with the variable.
+fn of_variable(
+    error: &clap::Error,
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Option<String> {
+    let ContextValue::String(option) = error.get(ContextKind::InvalidArg)? else { return None };
+    let given = arguments.any(|argument| argument.to_string_lossy().starts_with("--timeout"));
+    let theirs = option.starts_with("--timeout ") && !given;
+    theirs.then(|| format!("CAIRN_TIMEOUT: {}", message(error)))
 }
 
 /// Whether the unknown command follows another one, as in `members ls`. Then it is no command of

@@ -17,8 +17,10 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
-use cairn_engine::{Engine, Identity, Options};
-use cairn_raft::{Machine, MemberAddress, NodeId, Replica, ReplicaConfig, await_replaceable};
+use cairn_engine::{Engine, Identity, MemberState, Options};
+use cairn_raft::{
+    GROUP, Machine, MemberAddress, NodeId, Replica, ReplicaConfig, await_replaceable,
+};
 use cairn_tls::Tls;
 use futures::FutureExt;
 use futures::future::{Either, select};
@@ -276,6 +278,13 @@ async fn assemble(
         advertised: advertised.clone(),
         ..replica_config(&config, &durability, &engine, (seed, kernel), tls.clone())
     };
+    if is_empty(&engine)
+        && let Some(words) = config.alone()
+    {
+        warn!(
+            "{words}. If this is a member of an existing cluster, stop it, give it `join`, and format it again"
+        );
+    }
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
@@ -332,6 +341,13 @@ async fn assemble(
     let running =
         Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
     Ok(Node { config, replica, metrics, access, election_blocked_state, service, reads, running })
+}
+
+/// Whether the directory was formatted, and belonged to no cluster since.
+fn is_empty(engine: &Engine) -> bool {
+    let log = engine.log_bounds(GROUP);
+    let nothing = log.last.is_none() && log.purged.is_none() && engine.applied(GROUP).is_none();
+    nothing && engine.vote(GROUP).is_none() && engine.member_state() == MemberState::Active
 }
 
 /// Where others reach a listener. A port that the system chose is known only now.

@@ -185,6 +185,11 @@ impl Layers {
         KEYS.iter().map(|key| self.setting(key)).collect()
     }
 
+    /// Where a key's value was given.
+    pub(super) fn source(&self, name: &str) -> Source {
+        self.values.get(name).map_or(Source::Default, |(_, source)| source.clone())
+    }
+
     fn setting(&self, key: &'static Key) -> Setting {
         let (value, source) = match self.values.get(key.name) {
             Some((value, source)) => (Some(value.clone()), source.clone()),

@@ -342,6 +342,12 @@ impl NodeConfig {
         self.members.len() > 1 || !self.join.is_empty()
     }
 
+    /// What a new directory becomes, if the configuration names no other node.
+    pub fn alone(&self) -> Option<&'static str> {
+        let words = "an empty directory becomes a cluster of its own: neither [members] nor `join` names another node";
+        (!self.has_peers()).then_some(words)
+    }
+
     /// The number of voters that this configuration plans for. Later the log says how many there are,
     /// and what acknowledgements mean.
     pub fn voters(&self) -> usize {

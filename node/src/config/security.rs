@@ -2,15 +2,32 @@
 
 use super::{ConfigError, Layers, NodeConfig};
 use cairn_tls::{CertificateName, Files, Tls};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How connections are authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Security {
     /// By the certificates of both sides.
-    Tls(Files),
+    Tls {
+        /// The files.
+        files: Files,
+        /// The key of each, and where it was given: for errors.
+        origins: Origins,
+    },
     /// Not at all, as the operator has decided.
     Insecure,
+}
+
+/// Keys with their sources, in the order of [`Files`].
+pub type Origins = [String; 3];
+
+const KEYS: [&str; 3] = ["tls.ca", "tls.certificate", "tls.key"];
+
+/// The key that names this file, and where it was given.
+fn origin<'a>(file: &Path, files: &Files, origins: &'a Origins) -> &'a str {
+    let paths = [&files.ca, &files.certificate, &files.key];
+    let mut found = paths.iter().zip(origins).filter(|(path, _)| path.as_path() == file);
+    found.next().map_or("", |(_, origin)| origin)
 }
 
 const UNDECIDED: &str = "neither certificates nor `insecure` are configured: make certificates with `cairn certs init` and give \
@@ -22,10 +39,12 @@ impl Security {
         let file =
             |key| Ok(Some(layers.text(key)?).filter(|path| path != "none").map(PathBuf::from));
         let insecure = layers.text("insecure")? == "true";
-        match (file("tls.ca")?, file("tls.certificate")?, file("tls.key")?) {
+        let [ca, certificate, key] = KEYS;
+        match (file(ca)?, file(certificate)?, file(key)?) {
             (None, None, None) => Ok(insecure.then_some(Security::Insecure)),
             (Some(ca), Some(certificate), Some(key)) if !insecure => {
-                Ok(Some(Security::Tls(Files { ca, certificate, key })))
+                let origins = KEYS.map(|key| format!("`{key}` ({})", layers.source(key)));
+                Ok(Some(Security::Tls { files: Files { ca, certificate, key }, origins }))
             }
             (Some(_), Some(_), Some(_)) => Err(ConfigError::Conflict(
                 "insecure = true and certificates (`tls.…`) exclude each other; remove one of them"
@@ -43,7 +62,7 @@ impl NodeConfig {
     /// The certificate files, if there are any.
     pub fn tls_files(&self) -> Option<Files> {
         match &self.security {
-            Some(Security::Tls(files)) => Some(files.clone()),
+            Some(Security::Tls { files, .. }) => Some(files.clone()),
             Some(Security::Insecure) | None => None,
         }
     }
@@ -55,19 +74,22 @@ impl NodeConfig {
     /// of this member.
     pub fn tls(&self) -> Result<Option<Tls>, ConfigError> {
         let conflict = ConfigError::Conflict;
-        let files = match &self.security {
+        let (files, origins) = match &self.security {
             None => return Err(conflict(UNDECIDED.into())),
             Some(Security::Insecure) => return Ok(None),
-            Some(Security::Tls(files)) => files.clone(),
+            Some(Security::Tls { files, origins }) => (files, origins),
         };
-        let tls = Tls::load(files).map_err(|error| conflict(error.to_string()))?;
+        let tls = Tls::load(files.clone()).map_err(|error| {
+            conflict(format!("{}: {error}", origin(&error.file, files, origins)))
+        })?;
         let own = CertificateName::member(&self.cluster, self.slot);
         let own = own.map_err(|error| conflict(error.to_string()))?;
         match *tls.name() == own {
             true => Ok(Some(tls)),
             false => Err(conflict(format!(
-                "{}: the certificate is {}, and this member is {own}; `cairn certs issue DIR --member {}` makes its \
+                "{}: {}: the certificate is {}, and this member is {own}; `cairn certs issue DIR --member {}` makes its \
                  certificate",
+                origin(&files.certificate, files, origins),
                 tls.files().certificate.display(),
                 tls.name(),
                 self.slot

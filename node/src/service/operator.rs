@@ -2,7 +2,7 @@
 //! or scrubs.
 //!
 //! What holds here: each call passes [`KvService::operator_call`], which checks the caller's role
-//! and audits the call, whether it is allowed or refused.
+//! and audits the call, whether it is allowed, redirected or refused.
 
 use super::{KvService, membership, scrub, upgrade};
 use crate::access::Need;
@@ -10,8 +10,9 @@ use crate::access::audit::End;
 use crate::admission::caller::Caller;
 use crate::admission::deadline;
 use crate::metrics::Method;
-use cairn_client::proto;
+use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::scrub_request::Action;
+use cairn_client::proto::{self, ErrorDetail};
 use cairn_engine::BootEpoch;
 use cairn_raft::{NodeId, UnsafeRecovery};
 use std::time::Duration;
@@ -41,6 +42,7 @@ impl KvService {
         let answer = self.measured(method, work).await;
         audited.end(match &answer {
             Ok(answer) => answer.get_ref().end(),
+            Err(status) if is_redirect(status) => End::Redirected(status.message()),
             Err(status) => End::Refused(status.message()),
         });
         answer
@@ -50,6 +52,11 @@ impl KvService {
     fn budget<M>(&self, request: &Request<M>) -> Duration {
         deadline::budget(request.metadata(), self.inner.config.timing.request)
     }
+}
+
+/// Whether the answer names the leader to ask.
+fn is_redirect(status: &Status) -> bool {
+    ErrorDetail::of(status).is_some_and(|detail| detail.reason() == Reason::NotLeader)
 }
 
 /// An answer, as the audit sees it.

@@ -167,6 +167,9 @@ async fn keys_and_values_of_any_bytes_go_in_and_come_out() {
     assert_eq!((&read["key_base64"], &read["value_base64"]), (&json!("Af8="), &json!("/wAK")));
     assert_eq!(cairn(&["put", "--literal", "at", "@x"]).code, 0);
     assert_eq!(cairn(&["get", "at"]).stdout, "@x");
+    let nameless = cairn(&["put", "at", "@"]);
+    assert_eq!(nameless.code, 2);
+    assert!(nameless.stderr.contains("the value `@` names no file"), "{}", nameless.stderr);
     assert_eq!(cairn(&["put", "minus", "-5"]).code, 0);
     assert_eq!(cairn(&["get", "minus"]).stdout, "-5");
     assert_eq!(cairn(&["put", "empty", ""]).code, 0);
@@ -251,6 +254,22 @@ async fn a_directory_is_inspected_once_its_node_has_stopped() {
     let missing = run(folder.path(), &["inspect", "nowhere"]);
     assert_eq!(missing.code, 1);
     assert!(missing.stderr.contains("nowhere"), "{}", missing.stderr);
+}
+
+#[test]
+fn a_bad_value_of_the_environment_is_told_with_its_variable() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (variable, value, words) in [
+        ("CAIRN_TIMEOUT", "soon", "CAIRN_TIMEOUT: invalid value 'soon'"),
+        ("CAIRN_ENDPOINTS", "here", "CAIRN_ENDPOINTS: invalid client options: endpoint `here`"),
+    ] {
+        let mut command = crate::support::command(folder.path(), &["get", "a"]);
+        let command = command.env(variable, value).stderr(std::process::Stdio::piped());
+        let ran = finish(command.spawn().expect("cairn starts"));
+        assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    let ran = run(folder.path(), &["get", "a", "-e", "here", "--timeout", "soon"]);
+    assert!(ran.code == 2 && !ran.stderr.contains("CAIRN_"), "{}", ran.stderr);
 }
 
 #[test]

@@ -151,6 +151,64 @@ fn a_development_cluster_is_stopped_by_the_command_that_it_prints() {
     assert!(stopped.status.success(), "{stop}: {stopped:?}");
 }
 
+/// The story: `cairn dev --size 5GiB` on a cluster of 1 GiB said nothing, and the cluster stayed as it
+/// was.
+#[test]
+fn a_development_cluster_refuses_options_that_it_does_not_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dev =
+        |more: &[&str]| run(folder.path(), &[&["dev", "--exit", "--dir", "d"], more].concat());
+    let small = dev(&["--size", "10MiB"]);
+    assert_eq!(small.code, 2, "{}", small.stderr);
+    assert!(small.stderr.contains("--size: `10MiB` is not a value"), "{}", small.stderr);
+    assert_eq!(dev(&["--size", "64MiB", "--port", "0"]).code, 0);
+    let file = folder.path().join("d/node-1.toml");
+    let client = value_of(file.to_str().expect("text"), "listen.client");
+    let port = client.rsplit(':').next().expect("a port");
+    for (option, value, there) in
+        [("--size", "80MiB", "storage.size = 64MiB"), ("--port", "1", client.as_str())]
+    {
+        let ran = dev(&[option, value]);
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        for words in [&format!("{option} {value}"), there, "give another --dir"] {
+            assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+        }
+    }
+    assert_eq!(dev(&["--size", "65536K", "--port", port]).code, 0, "they are equal");
+}
+
+/// The story: a first start that failed left its configurations, and the next one with a right
+/// command line took them for a cluster and failed like the first.
+#[test]
+fn a_first_start_of_a_development_cluster_that_fails_leaves_nothing_but_logs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path().join("d");
+    let dev = |more: &[&str]| {
+        let always = ["dev", "--exit", "--port", "0", "--dir", "d"];
+        run(folder.path(), &[&always[..], more].concat())
+    };
+    let left = || {
+        let entries = std::fs::read_dir(&home).expect("a folder");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+        let mut names: Vec<String> = names.map(|name| name.expect("text")).collect();
+        names.retain(|name| !name.ends_with(".log") && name != "lock");
+        names
+    };
+    // The nodes do not start.
+    let tls = ["--set", "tls.ca=a", "--set", "tls.certificate=b", "--set", "tls.key=c"];
+    let ran = dev(&[&["--size", "64MiB"], &tls[..]].concat());
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("node-1.log"), "{}", ran.stderr);
+    assert_eq!(left(), [""; 0]);
+    // The second directory is not formatted. What was there before stays.
+    std::fs::write(home.join("node-2.unfinished"), "no folder").expect("a file");
+    assert_eq!(dev(&["--size", "64MiB"]).code, 1);
+    assert_eq!(left(), ["node-2.unfinished"]);
+    std::fs::remove_file(home.join("node-2.unfinished")).expect("a file");
+    let ran = dev(&["--size", "80MiB"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
 #[test]
 fn a_demonstration_suggests_nothing_that_is_gone_and_says_what_one_machine_means() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -218,6 +276,8 @@ async fn every_command_prints_one_json_document() {
         let ran = run(cluster.folder.path(), &[arguments, &["-o", "json"]].concat());
         assert!(json_of(&ran).is_object(), "{arguments:?}");
     }
+    let (_ports, mut unheard) = crate::support::hold(1);
+    let nobody = unheard.remove(0);
     let unused =
         |arguments: &[&str]| run(cluster.folder.path(), &[&["-o", "json"], arguments].concat());
     for (arguments, ran) in [
@@ -227,11 +287,21 @@ async fn every_command_prints_one_json_document() {
         ("put without a key", unused(&["put"])),
         ("format", unused(&["format", "--config", config])),
         ("dev stop", unused(&["dev", "stop"])),
+        (
+            "bench",
+            run(cluster.folder.path(), &["bench", "--json", "-e", &nobody, "--timeout", "300ms"]),
+        ),
     ] {
         let error: Value = serde_json::from_str(&ran.stderr).expect("one document");
         assert!(error["error"].is_string() && ran.stdout.is_empty(), "{arguments}: {error}");
         assert_eq!(error["exit_code"], ran.code, "{arguments}");
     }
+    // What each node said is the result. The error is told beside it.
+    let ran = unused(&["status", "-e", &nobody, "--timeout", "300ms"]);
+    let error: Value = serde_json::from_str(&ran.stderr).expect("one document");
+    assert_eq!((ran.code, &error["exit_code"]), (6, &json!(6)), "{error}");
+    let nodes: Value = serde_json::from_str(&ran.stdout).expect("one document");
+    assert!(nodes[0]["error"].is_string(), "{nodes}");
 }
 
 #[test]

@@ -53,6 +53,8 @@ async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directo
     let old = cluster.until("the old one learns that it was removed", removed).await;
     let reason = old.stopped_reason.expect("a reason");
     assert!(reason.contains("give it an empty data directory"), "{reason}");
+    let shown = cluster.cairn_at(1, &["status", "--only"]).stdout;
+    assert!(shown.contains(" is removed and serves nobody: "), "{shown}");
     client.put("undisturbed", "1").await.expect("two of three serve");
 }
 

@@ -26,6 +26,13 @@ enum Other {
     DiskChild { arguments: Vec<String> },
 }
 
+impl BenchArgs {
+    /// Whether they ask for JSON by themselves.
+    pub(super) fn is_json(&self) -> bool {
+        self.cluster.json
+    }
+}
+
 pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit> {
     match args.other {
         None => cluster::run(args.cluster, output).await,

@@ -87,7 +87,15 @@ impl Cluster {
             .iter_mut()
             .map(|running| async move {
                 let status = running.process.wait().await;
-                status.map_or_else(|error| error.to_string(), |status| running.exit_report(status))
+                let report = |status| {
+                    let again = running.node.config_file.display();
+                    let ended = running.exit_report(status);
+                    format!(
+                        "{ended}\nStart it again with: {} serve --config {again}",
+                        super::program()
+                    )
+                };
+                status.map_or_else(|error| error.to_string(), report)
             })
             .collect();
         let mut left = total;
@@ -154,12 +162,10 @@ impl Running {
         let lines: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
         let last: Vec<String> = lines.into_iter().rev().map(|line| format!("  | {line}")).collect();
         format!(
-            "node {} ended ({status}). The end of {}:\n{}\nStart it again with: {} serve --config {}",
+            "node {} ended ({status}). The end of {}:\n{}",
             self.node.slot,
             self.node.log_file.display(),
-            last.join("\n"),
-            super::program(),
-            self.node.config_file.display()
+            last.join("\n")
         )
     }
 }

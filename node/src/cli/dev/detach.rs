@@ -30,7 +30,10 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
     let log_file = args.dir.join("dev.log");
     let log = File::create(&log_file)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["dev", "--size", &args.size, "--dir"]).arg(&args.dir);
+    command.args(["dev", "--dir"]).arg(&args.dir);
+    if let Some(size) = &args.size {
+        command.args(["--size", size]);
+    }
     if let Some(port) = args.port {
         command.args(["--port", &port.to_string()]);
     }

@@ -9,7 +9,7 @@ use super::super::exit::UsageError;
 use super::super::format::format;
 use anyhow::Context;
 use cairn_node::NodeConfig;
-use cairn_node::config::{Layers, Source};
+use cairn_node::config::{Layers, Source, format_size, parse_size};
 use cairn_ports::HeldPort;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,22 +34,61 @@ pub(super) struct DevNode {
     pub client_address: String,
 }
 
+/// What a first start has created. It is removed when this is dropped, unless it is kept: a start
+/// that failed must not look like a cluster to the next one.
+#[derive(Default)]
+pub(super) struct Created(Vec<PathBuf>);
+
+impl Created {
+    fn add(&mut self, path: PathBuf) {
+        if !path.exists() {
+            self.0.push(path);
+        }
+    }
+
+    pub(super) fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = if path.is_dir() {
+                std::fs::remove_dir_all(path)
+            } else {
+                std::fs::remove_file(path)
+            };
+        }
+    }
+}
+
 /// Creates what is missing. The ports belong to the caller for as long as it keeps them.
 pub(super) async fn prepare(
     home: &Path,
-    size: &str,
+    size: Option<&str>,
     first_port: Option<u16>,
     set: &[String],
-) -> anyhow::Result<(Vec<DevNode>, Vec<HeldPort>)> {
+) -> anyhow::Result<(Vec<DevNode>, Vec<HeldPort>, Created)> {
     let missing = (1..=NODES).any(|slot| !config_file(home, slot).exists());
     let mut ports = Vec::new();
+    let mut created = Created::default();
     if missing {
-        ports = write_configs(home, size, first_port, set)?;
+        for slot in 1..=NODES {
+            created.add(config_file(home, slot));
+            created.add(unfinished(home, slot));
+            created.add(home.join(format!("node-{slot}")));
+        }
+        ports = write_configs(home, size.unwrap_or(DEFAULT_SIZE), first_port, set)?;
     } else if !set.is_empty() {
         let message =
             format!("--set is for a new cluster; edit {} instead", config_file(home, 1).display());
         return Err(UsageError(message).into());
     } else {
+        for slot in 1..=NODES {
+            check_size(size, &config_file(home, slot))?;
+        }
+        check_port(first_port, &config_file(home, 1))?;
         for slot in 1..=NODES {
             ports.extend(hold_configured(&config_file(home, slot))?);
         }
@@ -58,15 +97,50 @@ pub(super) async fn prepare(
     for slot in 1..=NODES {
         nodes.push(prepare_node(home, slot).await?);
     }
-    Ok((nodes, ports))
+    Ok((nodes, ports, created))
+}
+
+fn configured(config_file: &Path) -> anyhow::Result<NodeConfig> {
+    let mut layers = Layers::new();
+    layers.add_file(config_file)?;
+    Ok(NodeConfig::from_layers(&layers)?)
+}
+
+/// An existing node keeps its size.
+fn check_size(size: Option<&str>, config_file: &Path) -> anyhow::Result<()> {
+    let Some(size) = size else { return Ok(()) };
+    let there = configured(config_file)?.storage.size_bytes;
+    if parse_size(size) == Ok(there) {
+        return Ok(());
+    }
+    let message = format!(
+        "--size {size} is for a new cluster, and {} has storage.size = {}; leave --size out, give another --dir, or enlarge \
+         each node with `cairn grow`",
+        config_file.display(),
+        format_size(there)
+    );
+    Err(UsageError(message).into())
+}
+
+/// An existing cluster keeps its ports, which `--port 0` leaves to it.
+fn check_port(port: Option<u16>, config_file: &Path) -> anyhow::Result<()> {
+    let Some(port) = port.filter(|port| *port != 0) else { return Ok(()) };
+    let there = configured(config_file)?.client_address;
+    if there.rsplit(':').next() == Some(port.to_string().as_str()) {
+        return Ok(());
+    }
+    let message = format!(
+        "--port {port} is for a new cluster, and {} has listen.client = {there}; leave --port out, give another --dir, or edit \
+         the configuration of every node",
+        config_file.display()
+    );
+    Err(UsageError(message).into())
 }
 
 /// Holds the ports of an existing configuration. If an address has a host name, the node itself
 /// finds out whether its port is free.
 fn hold_configured(config_file: &Path) -> anyhow::Result<Vec<HeldPort>> {
-    let mut layers = Layers::new();
-    layers.add_file(config_file)?;
-    let config = NodeConfig::from_layers(&layers)?;
+    let config = configured(config_file)?;
     let listens = [
         ("listen.client", Some(&config.client_address)),
         ("listen.peer", Some(&config.peer_address)),
@@ -89,14 +163,18 @@ fn config_file(home: &Path, slot: u16) -> PathBuf {
     home.join(format!("node-{slot}.toml"))
 }
 
+/// Where a data directory is formatted, so that an interrupted format never counts as a node's data.
+fn unfinished(home: &Path, slot: u16) -> PathBuf {
+    home.join(format!("node-{slot}.unfinished"))
+}
+
 async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
     let config_file = config_file(home, slot);
     let mut layers = Layers::new();
     layers.add_file(&config_file)?;
     let config = NodeConfig::from_layers(&layers)?;
     if !config.data_directory.exists() {
-        // Format under another name, so that an interrupted format never counts as a node's data.
-        let unfinished = home.join(format!("node-{slot}.unfinished"));
+        let unfinished = unfinished(home, slot);
         if unfinished.exists() {
             std::fs::remove_dir_all(&unfinished)?;
         }
@@ -121,6 +199,7 @@ fn write_configs(
     set: &[String],
 ) -> anyhow::Result<Vec<HeldPort>> {
     let mut more = Layers::new();
+    more.set("storage.size", size.into(), Source::Flag("--size".into()))?;
     for assignment in set {
         more.add_assignment("--set", assignment)?;
     }
@@ -150,9 +229,6 @@ fn write_configs(
         writeln!(text, "listen.client = {}", quoted(client))?;
         writeln!(text, "listen.peer = {}", quoted(peer))?;
         writeln!(text, "listen.http = {}", quoted(http))?;
-        if !extra.iter().any(|(key, _)| *key == "storage.size") {
-            writeln!(text, "storage.size = {}", quoted(size))?;
-        }
         for (key, value) in &extra {
             writeln!(text, "{key} = {}", quoted(value))?;
         }
@@ -165,10 +241,9 @@ fn write_configs(
                 quoted(peer)
             )?;
         }
-        // Read the text back before keeping it. A bad --size or --set is then reported now, with
-        // nothing left behind.
+        // Read the text back before keeping it: values of --set may exclude each other.
         let mut layers = Layers::new();
-        layers.add_toml("--size or --set", &text)?;
+        layers.add_toml("--set", &text)?;
         NodeConfig::from_layers(&layers)?;
         std::fs::write(config_file(home, slot), text)?;
     }

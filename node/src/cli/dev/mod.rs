@@ -9,7 +9,8 @@
 //! ```
 //!
 //! What holds here: the servers end when this process does, however it ends. A data directory gets
-//! its name when it is complete, so an interrupted one is created again.
+//! its name when it is complete, so an interrupted one is created again. A first
+//! start that fails leaves nothing but logs, so that the next one is a first start again.
 
 mod cluster;
 mod demo;
@@ -25,6 +26,7 @@ use clap::{Args, Subcommand};
 use cluster::Cluster;
 use demo::Demo;
 use home::Home;
+use layout::Created;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,9 +45,10 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value = layout::DEFAULT_DIR)]
     dir: PathBuf,
 
-    /// Size of each new data directory in bytes
-    #[arg(long, default_value = layout::DEFAULT_SIZE)]
-    size: String,
+    /// Size of each data directory of a new cluster in bytes [default: 1GiB]. An existing cluster keeps
+    /// its sizes
+    #[arg(long)]
+    size: Option<String>,
 
     /// First port of a new cluster; 0: any free ports. Default: 7400, or any free ports if one of
     /// its nine is in use. An existing cluster keeps its ports
@@ -92,7 +95,8 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         return detach::start(&args, output).await;
     }
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let (nodes, _ports) = layout::prepare(&home.path, &args.size, args.port, &args.set).await?;
+    let (nodes, _ports, mut created) =
+        layout::prepare(&home.path, args.size.as_deref(), args.port, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
@@ -100,10 +104,13 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
             eprintln!("{signal} received, stopping");
             Exit::Done
         }),
-        served = serve(&mut cluster, &home, &args, output) => served,
+        served = serve(&mut cluster, &mut created, &home, &args, output) => served,
     };
     home.forget();
     cluster.stop().await;
+    if served.is_ok() {
+        created.keep();
+    }
     if args.exit && !args.ephemeral && !output.is_json() && served.is_ok() {
         let again = stop_command(&args.dir).replacen(" dev stop", " dev", 1);
         output.line(&format!(
@@ -115,11 +122,13 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
 
 async fn serve(
     cluster: &mut Cluster,
+    created: &mut Created,
     home: &Home,
     args: &DevArgs,
     output: &Output,
 ) -> anyhow::Result<Exit> {
     cluster.wait_ready().await?;
+    created.keep();
     let endpoints = cluster.endpoints();
     let answers = told(&Client::connect(endpoints.clone()).await?).await;
     home.remember(&endpoints)?;

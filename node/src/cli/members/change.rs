@@ -38,8 +38,12 @@ pub(super) struct ChangeArgs {
 }
 
 impl ChangeArgs {
+    pub(super) fn waits(&self) -> bool {
+        !self.no_wait
+    }
+
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        Ok(self.cluster.options(self.timeout.min(ANSWER_LIMIT))?.build()?)
+        self.cluster.client(self.timeout.min(ANSWER_LIMIT))
     }
 }
 

@@ -98,8 +98,12 @@ pub(crate) async fn run(args: MembersArgs, output: &Output) -> anyhow::Result<Ex
             change::run(MemberChange::Add(slot), &change, output).await
         }
         Some(Action::Remove { slot, yes, change }) => {
-            if !yes {
-                removal::confirm(&change.client()?, slot).await?;
+            let found = ClusterView::ask(&change.client()?).await?;
+            match found.member(slot) {
+                Some(member) if !yes => removal::confirm(&found, member)?,
+                // A caller that does not wait repeats the command until it is done.
+                None if change.waits() => return Err(found.nobody(slot).into()),
+                _ => {}
             }
             change::run(MemberChange::Remove(slot), &change, output).await
         }

@@ -3,7 +3,7 @@
 use super::view::ClusterView;
 use crate::cli::confirm;
 use anyhow::bail;
-use cairn_client::Client;
+use cairn_client::Member;
 use cairn_node::failure_domains::listed;
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
@@ -12,10 +12,8 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// If the answer is not `yes`, or nobody can answer.
-pub(super) async fn confirm(client: &Client, slot: u16) -> anyhow::Result<()> {
-    let found = ClusterView::ask(client).await?;
-    // The leader refuses a slot that nobody has, with its reason.
-    let Some(member) = found.member(slot) else { return Ok(()) };
+pub(super) fn confirm(found: &ClusterView, member: &Member) -> anyhow::Result<()> {
+    let slot = member.slot;
     let down = found.voters().into_iter().filter(|slot| {
         let member = found.member(*slot);
         member.is_some_and(|member| found.status(member).is_none())

@@ -1,6 +1,8 @@
 //! The members, by the newest membership that one of them knows, and what each says of itself.
 
+use crate::cli::exit::UsageError;
 use cairn_client::{Client, Error, Member, NodeStatus};
+use cairn_node::failure_domains::listed;
 use std::collections::BTreeSet;
 
 /// What the members answered.
@@ -58,6 +60,12 @@ impl ClusterView {
         let mut members = self.members.iter().filter(|member| member.slot == slot);
         let first = members.next();
         first.filter(|member| member.voter).or_else(|| members.next().or(first))
+    }
+
+    /// The error that nobody has a slot.
+    pub(in crate::cli) fn nobody(&self, slot: u16) -> UsageError {
+        let slots = listed(&self.members.iter().map(|member| member.slot).collect());
+        UsageError(format!("no member has slot {slot}; the members are slots {slots}"))
     }
 
     /// The member's state, or why it is not known.

@@ -44,6 +44,15 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     assert_ne!(moved.client_address, expected);
     let back = operator.move_leader(Some(leader as u16 + 1)).await.expect("moved back");
     assert_eq!(back.client_address, expected);
+
+    // The follower's audit does not call that a refusal.
+    let log = cluster.logs();
+    let audited = |words: &str| {
+        let lines = log.lines().filter(|line| line.contains("audit: an operator's call"));
+        lines.filter(|line| line.contains(words)).count()
+    };
+    assert!(audited("result=\"redirected: node ") >= 3, "{log}");
+    assert_eq!(audited("refused"), 0, "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,6 +123,30 @@ async fn members_and_modes_are_listed_with_what_each_member_says_of_itself() {
     assert_eq!(modes["nodes"].as_array().map(Vec::len), Some(2));
     let text = cluster.cairn(&["mode", "show"]).stdout;
     assert!(text.starts_with("the cluster's mode is sync\n"), "{text}");
+}
+
+/// The story: a machine was added with a configuration that lacked `join`, and served as a second
+/// cluster of the same name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_forms_a_cluster_of_its_own_says_so_in_its_log_once() {
+    let mut cluster = Cluster::growing_insecure(2, "64MiB", "");
+    for _ in 0..2 {
+        cluster.start_node(0);
+        cluster.wait_ready().await;
+        assert_eq!(cluster.stop_node(0), 0);
+    }
+    cluster.start_node(1);
+    let third = async || {
+        let log = cluster.logs();
+        (log.matches(" serving node=").count() == 3).then_some(log)
+    };
+    let log = cluster.until("the other one starts", third).await;
+    let words = "an empty directory becomes a cluster of its own: neither [members] nor `join`";
+    let said: Vec<&str> = log.lines().filter(|line| line.contains(words)).collect();
+    assert!(said.len() == 1 && said[0].contains("WARN"), "{log}");
+    let check = ["config", "check", "--config", cluster.config(0)];
+    let checked = crate::support::run(cluster.folder.path(), &check);
+    assert!(checked.stdout.contains(words), "{checked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

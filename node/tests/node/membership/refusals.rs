@@ -106,8 +106,12 @@ async fn what_is_not_there_is_neither_added_promoted_moved_nor_led_by() {
     refused(&cluster, &["mode", "set", "replicated"], &["needs 3 voters or more"]);
     assert_eq!(voters(&cluster), 1);
     cluster.client().put("a", "1").await.expect("it serves");
-    // What is gone is gone.
-    assert_eq!(cluster.cairn(&["members", "remove", "2", "--yes"]).code, 0);
+    let nobody = cluster.cairn(&["members", "remove", "2", "--yes"]);
+    assert_eq!(nobody.code, 2, "{nobody:?}");
+    assert!(nobody.stderr.contains("no member has slot 2; the members are slots 1"), "{nobody:?}");
+    // Repeated until it is done. What is gone is gone.
+    let remove = ["members", "remove", "2", "--yes", "--no-wait"];
+    assert_eq!(cluster.cairn(&remove).code, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

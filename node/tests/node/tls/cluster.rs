@@ -1,8 +1,25 @@
 //! A cluster with certificates forms and serves; what is not configured right does not start.
 
+use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
 use crate::support::{Cluster, command, finish, run, value_of};
 use std::process::Stdio;
+
+/// The story: the help gave a certificate that the servers do not know exit code 10, and the command
+/// ended with 6.
+#[tokio::test]
+async fn a_handshake_that_fails_ends_with_the_exit_code_of_the_help() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let other = Ca::of("tested");
+    certificates.install("client", &other.pem, &other.issue("client/tester"));
+    let ran = cluster.cairn(&["get", "key", "--timeout", "2s"]);
+    assert_eq!(ran.code, 6, "{ran:?}");
+    let help = run(cluster.folder.path(), &["--help"]).stdout;
+    let of_code = help.lines().find(|line| line.trim_start().starts_with("6  ")).expect("a line");
+    assert!(of_code.contains("TLS failed"), "{help}");
+}
 
 #[tokio::test]
 async fn a_cluster_with_certificates_forms_and_serves() {
@@ -71,7 +88,13 @@ fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
     refused(&none, &["cairn certs init", "insecure = true"]);
     refused(&["--set", "insecure=true"], &["exclude each other"]);
     refused(&["--set", "tls.key=none"], &["are given together"]);
-    refused(&["--set", "tls.ca=/nowhere"], &["/nowhere", "No such file"]);
+    refused(&["--set", "tls.ca=/nowhere"], &["`tls.ca` (--set): /nowhere", "No such file"]);
+    // The variables of the command line are those of the server, too.
+    let mut server = command(cluster.folder.path(), &["serve", "--config", config]);
+    server.env("CAIRN_TLS_KEY", "/nowhere").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = finish(server.spawn().expect("cairn starts"));
+    let words = "`tls.key` (CAIRN_TLS_KEY): /nowhere";
+    assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);
     let printed =
         run(cluster.folder.path(), &[&["config", "print", "--config", config][..], &none].concat());
     assert_eq!(printed.code, 0);

@@ -15,7 +15,7 @@ fn certificates_are_made_once_and_keys_are_for_their_owner_alone() {
     assert!(made.stdout.contains("Copy ca.pem to every member and client"), "{}", made.stdout);
     for (issue, name) in [
         (["--member", "2"], "cairn://blue/member/2"),
-        (["--client", "a b/c"], "cairn://blue/client/a%20b%2Fc"),
+        (["--client", "ci@build.1"], "cairn://blue/client/ci%40build.1"),
     ] {
         let issue = [&["certs", "issue", "pki"][..], &issue, &["-o", "json"]].concat();
         let made = cairn(&issue);
@@ -44,4 +44,10 @@ fn certificates_are_made_once_and_keys_are_for_their_owner_alone() {
     ] {
         assert_eq!(cairn(bad).code, 2, "{bad:?}");
     }
+    let bad = cairn(&["certs", "issue", "pki", "--client", "a/b"]);
+    let words = "--client `a/b`: expected a name of 1 to 64 letters";
+    assert!(bad.code == 2 && bad.stderr.contains(words), "{}", bad.stderr);
+    std::fs::write(folder.path().join("pki/ca-key.pem"), "no key").expect("a file");
+    let bad = cairn(&["certs", "issue", "pki", "--client", "a"]);
+    assert!(bad.code == 2 && bad.stderr.contains("pki/ca-key.pem"), "{}", bad.stderr);
 }

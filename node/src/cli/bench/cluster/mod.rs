@@ -59,7 +59,7 @@ pub(super) struct ClusterArgs {
 
     /// Print JSON; the same as -o json
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 
     #[command(flatten)]
     connect: ConnectOptions,
@@ -94,9 +94,14 @@ pub(super) async fn run(args: ClusterArgs, output: &Output) -> anyhow::Result<Ex
     let measured = load::run(&plan, &clients, &bar).await;
     bar.finish_and_clear();
     let measured = measured?;
-    let output = if args.json { &Output::Json } else { output };
     output.either(|| report::as_json(&plan, &measured), || report::as_text(&plan, &measured))?;
-    Ok(if measured.failed() { Exit::Failed } else { Exit::Done })
+    if !measured.failed() {
+        return Ok(Exit::Done);
+    }
+    if output.is_json() {
+        output.error("requests failed; `errors` on standard output has why", Exit::Failed as u8);
+    }
+    Ok(Exit::Failed)
 }
 
 fn progress_bar(bound: Bound) -> ProgressBar {
