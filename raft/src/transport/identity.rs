@@ -444,8 +444,7 @@ impl PeerIdentity {
         }
         if self.identities.is_removed(sender) {
             let reason = format!(
-                "member {sender} is removed, another one took its slot; give it an empty data directory, so that it joins \
-                 under a new identity"
+                "member {sender} is removed; give it an empty data directory, so that it joins under a new identity"
             );
             return Err(Status::new(REFUSED_IDENTITY, reason));
         }

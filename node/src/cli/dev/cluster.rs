@@ -22,6 +22,8 @@ const LOG_LINES: usize = 5;
 /// The processes.
 pub(super) struct Cluster {
     running: Vec<Running>,
+    /// A node has answered: from then on a client may have written.
+    answered: bool,
 }
 
 struct Running {
@@ -35,12 +37,17 @@ impl Cluster {
     /// Starts all nodes.
     pub(super) fn start(nodes: Vec<DevNode>) -> anyhow::Result<Cluster> {
         let running = nodes.into_iter().map(start_node).collect::<anyhow::Result<_>>()?;
-        Ok(Cluster { running })
+        Ok(Cluster { running, answered: false })
     }
 
     /// The client addresses.
     pub(super) fn endpoints(&self) -> Vec<String> {
         self.running.iter().map(|running| running.node.client_address.clone()).collect()
+    }
+
+    /// Whether a client may have written.
+    pub(super) fn may_hold_writes(&self) -> bool {
+        self.answered
     }
 
     /// Returns when every node knows a leader.
@@ -69,11 +76,14 @@ impl Cluster {
         }
     }
 
-    async fn all_know_a_leader(&self, client: &Client) -> bool {
+    async fn all_know_a_leader(&mut self, client: &Client) -> bool {
         for running in &self.running {
-            match client.status(&running.node.client_address).await {
-                Ok(status) if status.leader.is_some() => {}
-                _ => return false,
+            let Ok(status) = client.status(&running.node.client_address).await else {
+                return false;
+            };
+            self.answered = true;
+            if status.leader.is_none() {
+                return false;
             }
         }
         true

@@ -35,7 +35,8 @@ pub(super) struct DevNode {
 }
 
 /// What a first start has created. It is removed when this is dropped, unless it is kept: a start
-/// that failed must not look like a cluster to the next one.
+/// that failed must not look like a cluster to the next one. Once a node may have taken a write,
+/// everything is kept.
 #[derive(Default)]
 pub(super) struct Created(Vec<PathBuf>);
 

@@ -26,7 +26,6 @@ use clap::{Args, Subcommand};
 use cluster::Cluster;
 use demo::Demo;
 use home::Home;
-use layout::Created;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -104,13 +103,13 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
             eprintln!("{signal} received, stopping");
             Exit::Done
         }),
-        served = serve(&mut cluster, &mut created, &home, &args, output) => served,
+        served = serve(&mut cluster, &home, &args, output) => served,
     };
-    home.forget();
-    cluster.stop().await;
-    if served.is_ok() {
+    if served.is_ok() || cluster.may_hold_writes() {
         created.keep();
     }
+    home.forget();
+    cluster.stop().await;
     if args.exit && !args.ephemeral && !output.is_json() && served.is_ok() {
         let again = stop_command(&args.dir).replacen(" dev stop", " dev", 1);
         output.line(&format!(
@@ -122,13 +121,11 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
 
 async fn serve(
     cluster: &mut Cluster,
-    created: &mut Created,
     home: &Home,
     args: &DevArgs,
     output: &Output,
 ) -> anyhow::Result<Exit> {
     cluster.wait_ready().await?;
-    created.keep();
     let endpoints = cluster.endpoints();
     let answers = told(&Client::connect(endpoints.clone()).await?).await;
     home.remember(&endpoints)?;
