@@ -232,7 +232,7 @@ impl Nemesis {
 
 /// Ends a node, so that it can be started. False if something else has happened to it since.
 async fn end_for_a_start(cluster: &Cluster, machine: &Machine, linger: Duration) -> bool {
-    let death = match linger.as_millis() % 2 == 0 && cluster.may_lose_acks(machine) {
+    let death = match linger.as_millis().is_multiple_of(2) && cluster.may_lose_acks(machine) {
         true => Death::PowerCut,
         false => Death::Killed,
     };
