@@ -180,12 +180,13 @@ impl Scan {
     /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes
     /// that were cut, to be cleared before new blocks are written.
     pub(super) fn leftovers(&self, end: u64) -> Vec<u64> {
-        // One lap without `end` itself: it covers every other slot, also those that the first lap
-        // has not reached yet. What is left of a damaged `end` shows that it was written.
-        (end + 1..end + self.ring.blocks())
+        // One lap: it covers every slot, also those that the first lap has not reached yet. The last
+        // is that of `end` itself. What is left of that block, if damaged, shows that it was written.
+        let last = end + self.ring.blocks();
+        (end + 1..=last)
             .filter(|sequence| match self.slot(*sequence) {
                 Slot::Empty => false,
-                Slot::Garbage | Slot::Unreadable => true,
+                Slot::Garbage | Slot::Unreadable => *sequence != last,
                 Slot::Block { sequence: found, .. } => found > end,
             })
             .collect()
@@ -317,6 +318,16 @@ mod tests {
         assert!(scan.single_block_damaged(12));
         assert_eq!(scan.leftovers(12), [] as [u64; 0]);
         assert_eq!(scan.leftovers(11), [12]);
+    }
+
+    /// The story: both checkpoints were damaged, and the state began again behind block 0. A block of
+    /// a later lap in the slot of block 0 stayed, and said at the next open that all before it was
+    /// written.
+    #[test]
+    fn a_later_block_in_the_slot_of_the_end_is_a_leftover() {
+        let mut slots = vec![Slot::Empty; 8];
+        slots[0] = block(16, 15, 15);
+        assert_eq!(Scan::of(slots).leftovers(0), [8]);
     }
 
     #[test]
