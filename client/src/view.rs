@@ -101,13 +101,12 @@ impl ClusterView {
     /// # Errors
     /// [`Error::ClusterMismatch`] if the client stays with another one since it asked.
     pub(crate) fn stays(&self, named: Option<u32>, address: &str) -> Result<bool, Error> {
-        let mut reported = self.reported.write();
         let other = self.caller.stays(named).map_err(|OtherGeneration(known)| {
-            let cluster = reported.cluster.as_deref().unwrap_or_default();
-            mismatch(address, cluster, known, named.unwrap_or_default())
+            let cluster = self.cluster().unwrap_or_default();
+            mismatch(address, &cluster, known, named.unwrap_or_default())
         })?;
         if other {
-            reported.forget_members();
+            self.reported.write().forget_members();
         }
         Ok(other)
     }
