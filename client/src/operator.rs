@@ -13,6 +13,10 @@ use crate::retry::Attempts;
 use crate::scrub::scrub_status;
 use crate::{Client, Error, ScrubAction, ScrubStatus, proto};
 
+/// How long an answer of the leader, or of a drained node, may take, even if the attempt timeout is
+/// shorter: the server may wait for a successor's log, and then until another one leads.
+const ANSWER: Duration = Duration::from_secs(7);
+
 /// The operator's calls of a [`Client`], from [`Client::operator`]. The servers allow them only to
 /// the role `operator`, and log each one.
 #[derive(Clone, Debug)]
@@ -74,7 +78,11 @@ impl Operator {
             reason(stub.operator.unsafe_recovery(request).await)
         };
         let refused = |reason| Error::InvalidRequest(format!("{endpoint}: {reason}"));
-        self.client.ask_one(endpoint, call).await?.map(drop).map_err(refused)
+        self.client
+            .ask_one(endpoint, self.client.pool.options.attempt_timeout, call)
+            .await?
+            .map(drop)
+            .map_err(refused)
     }
 
     /// Tells the scrubber of the node at `endpoint` (`host:port`) what to do, and returns its
@@ -89,7 +97,8 @@ impl Operator {
             let request = stub.request(request, timeout);
             stub.operator.scrub(request).await.map(Response::into_inner)
         };
-        let answer = self.client.ask_one(endpoint, call).await?;
+        let answer =
+            self.client.ask_one(endpoint, self.client.pool.options.attempt_timeout, call).await?;
         Ok(answer.scrub.map(scrub_status).unwrap_or_default())
     }
 }
@@ -167,7 +176,9 @@ impl Operator {
             let request = stub.request(proto::DrainRequest { time_ms }, timeout);
             stub.operator.drain(request).await.map(drop)
         };
-        self.client.ask_one(endpoint, call).await
+        self.client
+            .ask_one(endpoint, self.client.pool.options.attempt_timeout.max(ANSWER), call)
+            .await
     }
 
     /// Finishes an upgrade: from now on no release of a version below this one runs in the cluster,
@@ -197,7 +208,8 @@ impl Operator {
         F: Future<Output = Result<T, Status>>,
     {
         let pool = &self.client.pool;
-        let mut attempts = Attempts::new(Target::Leader, self.client.deadline);
+        let mut attempts =
+            Attempts::new(Target::Leader, self.client.deadline).answered_within(ANSWER);
         loop {
             let (node, connection) = attempts.connection(pool).await?;
             let called = attempts.call(pool, &node, &connection, message.clone(), &call).await;

@@ -70,7 +70,7 @@ impl Client {
         check_key(self.pool.view.limits(), &key)?;
         let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
-        let got = self.ask_one(endpoint, call).await?;
+        let got = self.ask_one(endpoint, self.pool.options.attempt_timeout, call).await?;
         Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Attempts {
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
     last: Option<Failure>,
+    /// How long an answer may take at least, where the usual time is too short for the call.
+    answer_within: Duration,
 }
 
 impl Attempts {
@@ -55,7 +57,13 @@ impl Attempts {
             tried: Vec::new(),
             strangers: Vec::new(),
             last: None,
+            answer_within: Duration::ZERO,
         }
+    }
+
+    /// The same, for a call whose answer may take so long.
+    pub(crate) fn answered_within(self, answer_within: Duration) -> Self {
+        Attempts { answer_within, ..self }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -103,6 +111,8 @@ impl Attempts {
                 Ok(Err(error)) if error.is_denied() => return Err(error),
                 Ok(Err(Error::Unavailable { last_error, .. })) => Failure::NotSent(last_error),
                 Ok(Err(error)) => Failure::NotSent(error.to_string()),
+                // What failed before says more.
+                Err(_) if self.last.is_some() => return Err(self.exhausted()),
                 Err(_) => Failure::NotSent("no connection before the deadline".to_owned()),
             };
             self.failed(pool, &node, failure).await?;
@@ -267,7 +277,7 @@ impl Attempts {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let limit = pool.options.attempt_timeout;
+        let limit = pool.options.attempt_timeout.max(self.answer_within);
         let timeout = self.remaining().min(limit);
         let stub = connection.stub();
         let named = stub.named;

@@ -184,20 +184,22 @@ impl Client {
             let request = stub.request(proto::StatusRequest {}, timeout);
             stub.unary.status(request).await.map(Response::into_inner)
         };
-        let (status, _) = self.ask_anybody(endpoint, call).await?;
+        let (status, _) =
+            self.ask_anybody(endpoint, self.pool.options.attempt_timeout, call).await?;
         Ok(node_status(status))
     }
 
-    /// Asks one node once. The client stays with the generation that serves it.
+    /// Asks one node once, for so long at most. The client stays with the generation that serves it.
     pub(crate) async fn ask_one<T, F>(
         &self,
         endpoint: &str,
+        limit: Duration,
         call: impl FnOnce(Stub, Duration) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let (answer, named) = self.ask_anybody(endpoint, call).await?;
+        let (answer, named) = self.ask_anybody(endpoint, limit, call).await?;
         self.pool.stays(named, endpoint)?;
         Ok(answer)
     }
@@ -206,6 +208,7 @@ impl Client {
     async fn ask_anybody<T, F>(
         &self,
         endpoint: &str,
+        limit: Duration,
         call: impl FnOnce(Stub, Duration) -> F,
     ) -> Result<(T, Option<u32>), Error>
     where
@@ -218,7 +221,7 @@ impl Client {
             Some(node) => node,
             None => std::sync::Arc::new(pool.unconnected(address.clone())?),
         };
-        let timeout = self.deadline.min(pool.options.attempt_timeout);
+        let timeout = self.deadline.min(limit);
         let failed = |status: tonic::Status| match Failure::of(&status) {
             Failure::Refused(refused) if refused.is_denied() => refused,
             Failure::Refused(refused @ (Error::Refused { .. } | Error::InvalidRequest(_))) => {

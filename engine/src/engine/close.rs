@@ -105,8 +105,7 @@ fn due(shared: &Shared) -> Option<(usize, Header, Capture)> {
     };
     let state = shared.state.lock();
     let checkpoints = &state.checkpoints;
-    let covered = checkpoints.sequence.max(checkpoints.recordless);
-    if sequence <= covered && !state.groups.values().any(|g| g.applied > g.applied_recorded) {
+    if sequence <= checkpoints.sequence.max(checkpoints.recordless) {
         return None;
     }
     let (needed, capacity) = (state.index_bytes(), shared.facts.checkpoint_capacity);
@@ -120,5 +119,6 @@ fn due(shared: &Shared) -> Option<(usize, Header, Capture)> {
     let groups = state.groups.iter().map(CapturedGroup::of).collect();
     // The writer does not end before a snapshot that replaced the state is in a checkpoint.
     assert!(!checkpoints.hold, "a replaced state has its own checkpoint");
+    assert!(state.deferred.is_empty(), "each value that the journal carries is at its place");
     Some((1 - checkpoints.area, header, Capture { replaces: false, groups }))
 }

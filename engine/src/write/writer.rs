@@ -138,8 +138,8 @@ impl Writer {
 
     fn finished(&self) -> bool {
         let state = self.shared.state.lock();
-        state.failed.is_some()
-            || (state.closing && state.queue.is_empty() && !state.checkpoints.hold)
+        let owes = !state.queue.is_empty() || state.checkpoints.hold || owes_at_end(&state);
+        state.failed.is_some() || (state.closing && !owes)
     }
 
     /// Takes the first part of the queue, or all of it. A group commit shares no block with a later
@@ -158,8 +158,7 @@ impl Writer {
             return None;
         }
         let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
-        // At the end, what is deferred goes to its place.
-        state.queue.flush |= state.closing && !state.deferred.is_empty();
+        state.queue.flush |= state.closing && owes_at_end(&state);
         if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
         }
@@ -264,7 +263,10 @@ impl Writer {
         let first = self.next;
         self.in_flight_bytes += group_commit.bytes;
         let carried = if carries { std::mem::take(&mut chunks) } else { Vec::new() };
-        if !carries {
+        // A capture that replaces the state drops deferred values of the old one, which counts until
+        // that checkpoint is complete.
+        let replaces = group_commit.capture.as_ref().is_some_and(|capture| capture.replaces);
+        if !carries && !replaces {
             self.placed = first - 1;
         }
         self.submit(group_commit.bytes, &packer.payloads, chunks, moved_offsets);
@@ -421,6 +423,14 @@ impl Writer {
         }
         self.shared.signals.changed.notify_waiters();
     }
+}
+
+/// Whether something must still be written at the end, though nothing is queued. Values that are
+/// deferred go to their places, since the last checkpoint covers the blocks that carry them. And the
+/// journal learns what is applied, for an open from the older checkpoint.
+fn owes_at_end(state: &State) -> bool {
+    !state.deferred.is_empty()
+        || state.groups.values().any(|group| group.applied > group.applied_recorded)
 }
 
 /// Whether the first part of the queue can be written before what waits behind it. The blocks that

@@ -3,9 +3,9 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
 };
-use crate::support::{Cache, Disk, run, stored, until};
+use crate::support::{Cache, Disk, geometry, run, stored, until};
 use bytes::Bytes;
-use cairn_engine::io::FileKind;
+use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Mode, NewEntry, Options, SnapshotKey};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +109,50 @@ fn a_clean_end_leaves_none_in_the_journal_alone() {
         let bytes = &disk.bytes(FileKind::Data)[at.offset() as usize..][..300];
         assert!(*bytes == filled(300, 0)[..]);
     });
+}
+
+/// The story: a clean end came while a checkpoint ran and so much was written behind it that the
+/// writer waited. It ended without the values, and the last checkpoint covered the blocks that
+/// carried them.
+#[test]
+fn a_clean_end_beside_a_checkpoint_that_holds_the_writer_up_leaves_none_in_the_journal_alone() {
+    // So many blocks may follow the capture of a running checkpoint.
+    let most = geometry().journal_bytes / BLOCK as u64 / 2 - 32;
+    run(async {
+        let (disk, engine) = patient().await;
+        put_one(&engine, 0, "k0", filled(300, 0)).await.unwrap();
+        disk.hold(FileKind::Checkpoint1);
+        let stop = async {
+            settle().await;
+            let captured = engine.status().written_sequence;
+            for index in 1..=most {
+                put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+            }
+            assert_eq!(engine.status().written_sequence, captured + most);
+            let release = async {
+                settle().await;
+                disk.release();
+            };
+            futures::join!(engine.close(), release).0
+        };
+        let (checkpoint, closed) = futures::join!(engine.checkpoint(), stop);
+        checkpoint.and(closed).unwrap();
+        drop(engine);
+        disk.kill(|| 0);
+        let engine = reopen(&disk).await;
+        let status = engine.status();
+        assert_eq!(status.written_sequence, status.checkpoint_sequence + 1, "nothing was replayed");
+        for index in 0..=most {
+            let value = value_of(&engine, &format!("k{index}")).await;
+            assert_eq!(value, Some(filled(300, index)), "value {index}");
+        }
+    });
+}
+
+async fn settle() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A checkpoint covers the records that carry the values, so the values must be at their places.

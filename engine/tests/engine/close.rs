@@ -78,6 +78,23 @@ fn a_stop_with_nothing_new_writes_no_checkpoint() {
     });
 }
 
+/// The story: the last applied entries were in the checkpoint of a clean end alone. It was damaged,
+/// and an open from the older one did not know that blocks of older values had been freed since.
+#[test]
+fn the_journal_knows_what_was_applied_before_a_clean_stop() {
+    run(async {
+        let (disk, engine) = filled_disk(Mode::Replicated).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        disk.kill(|| 0);
+        disk.damage(FileKind::Checkpoint1, |bytes| bytes[40..3 * 4096].fill(1));
+        let engine = reopened(&disk, Mode::Replicated).await;
+        assert!(replayed(&engine) > 0, "the older checkpoint was loaded");
+        assert_eq!(engine.applied_before_restart(GROUP), Some(id(KEYS - 1)));
+        check(&engine, "from the older checkpoint").await;
+    });
+}
+
 #[test]
 fn a_checkpoint_that_takes_too_long_does_not_hold_up_the_stop_and_nothing_is_lost() {
     run(async {

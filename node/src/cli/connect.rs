@@ -62,9 +62,10 @@ impl ConnectOptions {
         self.cluster.endpoints()
     }
 
-    /// Options for a client.
-    pub(crate) fn options(&self) -> Result<Options, UsageError> {
-        self.cluster.options(self.timeout)
+    /// A client with so many connections to each node, connected.
+    pub(crate) async fn connected(&self, connections: usize) -> anyhow::Result<Client> {
+        let options = self.cluster.options(self.timeout)?.connections_per_node(connections);
+        options.connect().await.map_err(|error| self.cluster.with_origin(error))
     }
 
     /// How long to try.
@@ -112,7 +113,7 @@ impl ClusterOptions {
     }
 
     /// Options for a client whose requests take at most this long each.
-    pub(crate) fn options(&self, timeout: Duration) -> Result<Options, UsageError> {
+    fn options(&self, timeout: Duration) -> Result<Options, UsageError> {
         let options = Options::new(self.endpoints()?).deadline(timeout);
         let options = match (&self.tls_ca, &self.tls_certificate, &self.tls_key) {
             (Some(ca), Some(certificate), Some(key)) => options.tls(ca, certificate, key),

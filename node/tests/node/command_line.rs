@@ -259,11 +259,13 @@ async fn a_directory_is_inspected_once_its_node_has_stopped() {
 #[test]
 fn a_bad_value_of_the_environment_is_told_with_its_variable() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (variable, value, words) in [
-        ("CAIRN_TIMEOUT", "soon", "CAIRN_TIMEOUT: invalid value 'soon'"),
-        ("CAIRN_ENDPOINTS", "here", "CAIRN_ENDPOINTS: invalid client options: endpoint `here`"),
+    let endpoint = "CAIRN_ENDPOINTS: invalid client options: endpoint `here`";
+    for (args, variable, value, words) in [
+        (&["get", "a"][..], "CAIRN_TIMEOUT", "soon", "CAIRN_TIMEOUT: invalid value 'soon'"),
+        (&["get", "a"], "CAIRN_ENDPOINTS", "here", endpoint),
+        (&["bench"], "CAIRN_ENDPOINTS", "here", endpoint),
     ] {
-        let mut command = crate::support::command(folder.path(), &["get", "a"]);
+        let mut command = crate::support::command(folder.path(), args);
         let command = command.env(variable, value).stderr(std::process::Stdio::piped());
         let ran = finish(command.spawn().expect("cairn starts"));
         assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);

@@ -74,6 +74,8 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     }
     cluster.wait_ready().await;
     check(&client).await;
+    let last = cluster.statuses().await.iter().map(|node| node.last_log_index).max();
+    cluster.until_all("all have everything", |node| Some(node.applied_index) >= last).await;
 
     let mut damaged = 0;
     for node in 0..3 {

@@ -1,12 +1,9 @@
 //! All machines lose power at once under load, with real processes. The simulated power cut changes
 //! only the boot id, so everything that the machines wrote is still there, but the members cannot
 //! know that.
-use crate::support::{Cluster, http_get, value_of};
+use crate::support::{Cluster, WAIT_LIMIT, http_get, value_of};
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// A bound for what a healthy machine does within seconds.
-const LIMIT: Duration = Duration::from_secs(60);
 
 fn boot(file: &Path, number: u128) {
     let text = format!("{number:032x}");
@@ -26,14 +23,14 @@ async fn write_ahead(cluster: &Cluster) -> u64 {
         let ahead = |status: &cairn_client::NodeStatus| {
             status.storage.as_ref().is_some_and(|storage| storage.unsynced_acks)
         };
-        if number % 50 == 0 {
+        if number % 10 == 0 {
             let all = cluster.statuses().await;
             if all.len() == cluster.len() && all.iter().all(ahead) {
                 return number;
             }
         }
         assert!(
-            began.elapsed() < LIMIT,
+            began.elapsed() < WAIT_LIMIT,
             "no member acknowledges ahead of its syncs:\n{}",
             cluster.logs()
         );
@@ -68,7 +65,7 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
         .any(|status| said(status).contains("may still bring the cluster back"))
     {
         assert!(
-            began.elapsed() < LIMIT,
+            began.elapsed() < WAIT_LIMIT,
             "no member reports that one is missing:\n{}",
             cluster.logs()
         );
@@ -83,7 +80,7 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     cluster.start_node(2);
     let began = Instant::now();
     while cluster.statuses().await.iter().filter(|status| said(status) == WAITS).count() < 3 {
-        assert!(began.elapsed() < LIMIT, "not all members report it:\n{}", cluster.logs());
+        assert!(began.elapsed() < WAIT_LIMIT, "not all members report it:\n{}", cluster.logs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let http = value_of(cluster.config(0), "listen.http");
@@ -118,7 +115,7 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     cluster.client().put("after", "1").await.expect("served");
     let began = Instant::now();
     while cluster.statuses().await.iter().any(|status| status.election_blocked.is_some()) {
-        assert!(began.elapsed() < LIMIT, "they still report it:\n{}", cluster.logs());
+        assert!(began.elapsed() < WAIT_LIMIT, "they still report it:\n{}", cluster.logs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for node in 0..3 {

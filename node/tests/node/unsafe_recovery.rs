@@ -119,8 +119,11 @@ impl Cluster {
     }
 
     fn client(&self) -> Client {
+        let limit = Duration::from_secs(10);
         Options::new(self.addresses.clone())
-            .deadline(Duration::from_secs(2))
+            .deadline(limit)
+            .connect_timeout(limit)
+            .attempt_timeout(limit)
             .build()
             .expect("options")
     }

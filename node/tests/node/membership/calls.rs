@@ -1,6 +1,6 @@
 //! The calls themselves: whoever does not lead names the leader; each is audited, and shown.
 
-use crate::support::{Cluster, Ran, http_get, value_of};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, http_get, value_of};
 use cairn_client::proto::change_members_request::Kind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operator_client::OperatorClient;
@@ -38,7 +38,9 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     let to = proto::MoveLeaderRequest { slot: 0 };
     assert_eq!(named(&calls.move_leader(to).await.expect_err("no leader")), expected);
 
-    let operator = Options::new([follower]).build().expect("good options").operator();
+    // A hand-over may take longer than an attempt usually may.
+    let options = Options::new([follower]).deadline(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT);
+    let operator = options.build().expect("good options").operator();
     operator.set_mode("sync").await.expect("the leader sets it");
     let moved = operator.move_leader(None).await.expect("the leader moves it");
     assert_ne!(moved.client_address, expected);
@@ -64,7 +66,11 @@ async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lea
     assert_eq!(shown["leader"]["client_address"], cluster.endpoints()[leader]);
 
     let slot = (leader + 1).to_string();
-    let drained = json_of(&cluster.cairn(&["leader", "drain", &slot, "-o", "json"]));
+    let drains = async || {
+        let ran = cluster.cairn(&["leader", "drain", &slot, "-o", "json"]);
+        (ran.code == 0).then(|| json_of(&ran))
+    };
+    let drained = cluster.until("it is drained", drains).await;
     assert_eq!(drained["drained_ms"], 600_000, "{drained}");
     assert_ne!(drained["leader"]["slot"], leader + 1, "{drained}");
     let text = cluster.cairn(&["leader", "show"]).stdout;
@@ -77,6 +83,9 @@ async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lea
     }
 
     // The leader dies: only the other one that is not drained takes over.
+    // It can win if it has everything that the drained one has.
+    let last = cluster.statuses().await.iter().map(|node| node.last_log_index).max();
+    cluster.until_all("all have everything", |node| Some(node.last_log_index) >= last).await;
     let second = cluster.leader().await;
     cluster.kill_node(second);
     let third = 3 - leader - second;
@@ -118,6 +127,8 @@ async fn members_and_modes_are_listed_with_what_each_member_says_of_itself() {
     for word in ["leader", "follower", "active", "unreachable"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
+    let logged = |node: &NodeStatus| node.modes.as_ref().is_some_and(|m| m.cluster.is_some());
+    cluster.until_all("the mode is in the log", logged).await;
     let modes = json_of(&cluster.cairn(&["mode", "show", "-o", "json"]));
     assert_eq!(modes["cluster"], "sync", "{modes}");
     assert_eq!(modes["nodes"].as_array().map(Vec::len), Some(2));

@@ -42,7 +42,9 @@ async fn counts(cluster: &Cluster, slot: u16, healthy: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_voters_of_mode_replicated_stay_three() {
-    let cluster = Cluster::start(3, "64MiB", "mode = \"replicated\"").await;
+    // A member counts as reachable for as long as the shortest election timeout.
+    let more = "mode = \"replicated\"\ntiming.election_min = \"5s\"\ntiming.election_max = \"10s\"";
+    let cluster = Cluster::start(3, "64MiB", more).await;
     cluster.client().put("a", "1").await.expect("written");
     for slot in [3, 2, 1] {
         counts(&cluster, slot, true).await;

@@ -33,7 +33,11 @@ async fn a_cluster_with_certificates_forms_and_serves() {
         status.as_array().expect("nodes").iter().all(|node| node["insecure"] == false),
         "{status}"
     );
-    assert!(!cluster.logs().contains("a connection was refused"), "{}", cluster.logs());
+    let logs = cluster.logs();
+    // Whoever connected while a node was starting may have given up in the middle of a handshake.
+    let gave_up = |line: &&str| line.contains("ended during the TLS handshake");
+    let mut refused = logs.lines().filter(|line| line.contains("a connection was refused"));
+    assert_eq!(refused.find(|line| !gave_up(line)), None, "{logs}");
 
     let certificates = cluster.certificates.as_ref().expect("secured");
     let reader = certificates.ca().issue("client/reader");

@@ -102,7 +102,9 @@ async fn send_each(
 /// log, or name itself a member, with one message.
 #[tokio::test]
 async fn whoever_is_not_the_member_that_a_message_names_changes_nothing() {
-    let mut cluster = Cluster::secured(3, "64MiB", "");
+    // Nobody campaigns because the machine is slow.
+    let timing = "timing.election_min = \"30s\"\ntiming.election_max = \"60s\"";
+    let mut cluster = Cluster::secured(3, "64MiB", timing);
     cluster.start_all().await;
     assert_eq!(cluster.cairn(&["put", "key", "value"]).code, 0);
     let before = cluster.until_all("a leader", |node| node.leader.is_some()).await;

@@ -88,7 +88,7 @@ pub(super) async fn run(args: ClusterArgs, output: &Output) -> anyhow::Result<Ex
     let mut clients = Vec::new();
     for _ in 0..handles {
         let connections = usize::try_from(args.connections.div_ceil(handles))?;
-        clients.push(args.connect.options()?.connections_per_node(connections).connect().await?);
+        clients.push(args.connect.connected(connections).await?);
     }
     let bar = progress_bar(plan.bound);
     let measured = load::run(&plan, &clients, &bar).await;
