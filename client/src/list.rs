@@ -81,6 +81,12 @@ impl ListOptions {
         self
     }
 
+    /// Whether a page that ends with this key has got any further.
+    fn advances_to(&self, last: &Bytes) -> bool {
+        let from = &self.start_after;
+        from.is_empty() || if self.reverse { last < from } else { last > from }
+    }
+
     fn to_proto(&self) -> proto::ListRequest {
         proto::ListRequest {
             prefix: self.prefix.clone(),
@@ -157,7 +163,12 @@ impl Pages {
             return Ok(None);
         };
         let page = self.client.list(options.clone()).await?;
-        let last = page.items.last().filter(|_| page.more).map(|item| item.key.clone());
+        let last = page.items.last().map(|item| item.key.clone());
+        if page.more && !last.as_ref().is_some_and(|last| options.advances_to(last)) {
+            let why = "the server says that the list goes on, and its page does not".to_owned();
+            return Err(Error::InvalidRequest(why));
+        }
+        let last = last.filter(|_| page.more);
         self.next = self.next.take().zip(last).map(|(options, last)| options.start_after(last));
         Ok(Some(page))
     }

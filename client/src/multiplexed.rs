@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -43,16 +44,27 @@ struct QueuedCall {
 
 /// The callers' handle. The first request opens the stream, and dropping the last handle ends it.
 #[derive(Clone)]
-pub(crate) struct MultiplexedStream {
-    calls: Arc<mpsc::UnboundedSender<QueuedCall>>,
+pub(crate) struct MultiplexedStream(Arc<Driven>);
+
+struct Driven {
+    calls: mpsc::UnboundedSender<QueuedCall>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Driven {
+    /// Also while the server does not answer or read: the task has the connection and what is
+    /// queued.
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 impl MultiplexedStream {
     /// A multiplexed stream over the connection of `stub`. `caller` says who opens it.
     pub(crate) fn new(stub: UnaryStub, caller: Caller) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
-        tokio::spawn(drive(stub, caller, queue));
-        MultiplexedStream { calls: Arc::new(calls) }
+        let driver = tokio::spawn(drive(stub, caller, queue));
+        MultiplexedStream(Arc::new(Driven { calls, driver }))
     }
 
     /// Sends a request and waits for its answer. May be cancelled; the request may then still take
@@ -64,7 +76,7 @@ impl MultiplexedStream {
         timeout: Duration,
     ) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(QueuedCall { kind, named, timeout, reply }).map_err(|_| lost())?;
+        self.0.calls.send(QueuedCall { kind, named, timeout, reply }).map_err(|_| lost())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }
@@ -73,7 +85,7 @@ fn lost() -> Status {
     Status::unavailable("the connection was lost before the answer came")
 }
 
-/// Runs the stream until every handle is dropped or the stream breaks.
+/// Runs the stream until it breaks.
 async fn drive(
     mut stub: UnaryStub,
     caller: Caller,

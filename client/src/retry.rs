@@ -198,15 +198,21 @@ impl Attempts {
             self.avoid = Some(node.clone());
         }
         let delay = self.delay(pool, &failure);
-        // A node that is down explains less than a node that says why nobody is served.
-        let explained = matches!(
-            self.last,
-            Some(Failure::ElectionBlocked(_) | Failure::NoLeader | Failure::OtherCluster(_))
-        );
-        if !(explained && matches!(failure, Failure::NotSent(_))) {
+        if !self.says_less(&failure) {
             self.last = Some(failure);
         }
         delay
+    }
+
+    /// A node that is down explains less than a node that says why nobody is served, and a node of
+    /// another cluster less than what a member answered.
+    fn says_less(&self, failure: &Failure) -> bool {
+        use Failure::{ElectionBlocked, NoLeader, NotSent, OtherCluster};
+        match (&self.last, failure) {
+            (Some(ElectionBlocked(_) | NoLeader | OtherCluster(_)), NotSent(_)) => true,
+            (Some(last), OtherCluster(_)) => !matches!(last, OtherCluster(_) | NotSent(_)),
+            _ => false,
+        }
     }
 
     fn delay(&self, pool: &Pool, failure: &Failure) -> Duration {

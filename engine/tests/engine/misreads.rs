@@ -166,8 +166,9 @@ fn an_unreadable_copy_of_a_checkpoints_header_does_not_hide_the_other() {
 fn an_unreadable_journal_block_that_is_not_needed_costs_nothing_and_one_that_is_needed_is_damage() {
     run(async {
         // How many blocks the journal has differs between runs: syncs go by the clock.
-        // Behind the journal's end, though not in the very next slot; and before the checkpoint.
-        for place in [|blocks| blocks + 2, |_| 250, |_| 1] {
+        // Behind the journal's end, and behind what may have been in flight; and before the
+        // checkpoint.
+        for place in [|blocks| blocks + 20, |_| 250, |_| 1] {
             let (disk, blocks) = killed(10).await;
             let block = place(blocks);
             disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));

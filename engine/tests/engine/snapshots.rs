@@ -57,7 +57,8 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         .unwrap();
         drop(engine);
         disk.reboot(Cache::Volatile, || 0);
-        let engine = Engine::open(Arc::new(disk), None, options(Mode::Sync)).await.unwrap();
+        let after = Options { boot: KernelBootId(2), ..options(Mode::Sync) };
+        let engine = Engine::open(Arc::new(disk), None, after).await.unwrap();
         assert_eq!((engine.applied(GROUP), engine.view(GROUP).len()), (Some(at), 300));
         assert_eq!(engine.view(GROUP).machine(), 42u64.to_le_bytes());
         assert_eq!(engine.log_bounds(GROUP).purged, Some(at));

@@ -16,6 +16,6 @@ pub(crate) mod caller;
 pub(crate) mod deadline;
 pub mod memory;
 pub(crate) mod refusal;
-mod shares;
+pub(crate) mod shares;
 pub(crate) mod validate;
 pub(crate) mod writes;

@@ -1,7 +1,8 @@
 //! Reads: after a barrier unless `stale`. The engine checks every value against its hash; a damaged
 //! one is fetched from another member.
 //!
-//! What holds here: the memory for a read is charged to the caller before the read begins.
+//! What holds here: the memory for a read is charged to the caller before the read begins, and until
+//! the device is done with it, whoever stops waiting.
 
 use super::{Inner, member_state};
 use crate::access::Need;
@@ -11,8 +12,9 @@ use crate::admission::{refusal, validate};
 use bytes::Bytes;
 use cairn_client::proto;
 use cairn_engine::{ListItem, ListQuery, View};
-use cairn_raft::GROUP;
+use cairn_raft::{GROUP, Replica};
 use futures::{StreamExt, TryStreamExt};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
@@ -48,10 +50,12 @@ pub(super) async fn get(
             let found = inner.engine.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
-        let Some(mut charge) = admit_value(inner, caller, &request.key, end).await? else {
+        let Some(charge) = admit_value(inner, caller, &request.key, end).await? else {
             return Ok(None);
         };
-        let found = inner.replica.get(&request.key).await;
+        let (replica, key) = (inner.replica.clone(), request.key.clone());
+        let (found, mut charge) =
+            to_its_end(charge, async move { replica.get(&key).await }).await?;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         let Some((entry, value)) = found else { return Ok(None) };
         // The value may have been overwritten by a longer one.
@@ -136,15 +140,34 @@ pub(super) async fn list(
         } else {
             charge.resize(need);
         }
-        let items = futures::stream::iter(page.items)
-            .map(|item| read_item(inner, &view, item, query.keys_only))
-            .buffered(LIST_READS)
-            .try_collect()
-            .await?;
+        let more = page.more;
+        let (replica, keys_only) = (inner.replica.clone(), query.keys_only);
+        let waiting = Arc::new(());
+        let waited_for = Arc::downgrade(&waiting);
+        let read = async move {
+            futures::stream::iter(page.items)
+                .take_while(|_| std::future::ready(waited_for.strong_count() > 0))
+                .map(|item| read_item(&replica, &view, item, keys_only))
+                .buffered(LIST_READS)
+                .try_collect()
+                .await
+        };
+        let (items, charge) = to_its_end(charge, read).await?;
+        let items: Vec<proto::KeyValue> = items?;
         caller.answer(charge);
-        Ok(proto::ListResponse { items, more: page.more })
+        Ok(proto::ListResponse { items, more })
     })
     .await
+}
+
+/// Reads to the end even if the caller stops waiting: until then the device fills the memory that
+/// was charged.
+async fn to_its_end<T: Send + 'static>(
+    charge: Charge,
+    read: impl Future<Output = T> + Send + 'static,
+) -> Result<(T, Charge), Status> {
+    let reading = tokio::spawn(async move { (read.await, charge) });
+    reading.await.map_err(|error| Status::internal(format!("the read ended early: {error}")))
 }
 
 /// Memory for a value of this length.
@@ -168,7 +191,7 @@ fn content_bytes(items: &[ListItem], keys_only: bool) -> usize {
 }
 
 async fn read_item(
-    inner: &Inner,
+    replica: &Replica,
     view: &View,
     item: ListItem,
     keys_only: bool,
@@ -176,8 +199,7 @@ async fn read_item(
     let value = if keys_only {
         Bytes::new()
     } else {
-        inner
-            .replica
+        replica
             .read(view, &item)
             .await
             .map_err(|error| refusal::of_engine_read(&item.key, error))?
@@ -200,4 +222,28 @@ async fn in_time<T>(
     tokio::time::timeout(budget, work)
         .await
         .unwrap_or_else(|_| Err(refusal::read_late(budget.as_millis())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::memory::{ConnectionFlow, Reads};
+    use futures::FutureExt;
+    use tokio::sync::oneshot;
+
+    /// The story: reads that ended at their deadline went on at the device, and their memory was
+    /// free to be charged for more of them.
+    #[tokio::test]
+    async fn a_read_that_nobody_waits_for_stays_charged_until_it_ends() {
+        let reads = Reads::new(1000);
+        let reader = reads.reader(Arc::<ConnectionFlow>::default());
+        let charge = reader.try_admit(400).expect("it fits");
+        let (ends, device) = oneshot::channel::<()>();
+        let given_up = to_its_end(charge, device).now_or_never();
+        assert!(given_up.is_none() && reads.status().held_bytes == 400);
+        ends.send(()).expect("the read goes on");
+        while reads.status().held_bytes > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
 }

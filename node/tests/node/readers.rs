@@ -193,3 +193,37 @@ async fn half_sent_http_requests_do_not_keep_others_from_being_served() {
     }
     drop(halves);
 }
+
+/// The stories: the port also spoke HTTP/2, in which a connection carries many requests. One whose
+/// answers nobody read could wait for ever, and 64 of them kept all others out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_http_connection_carries_one_request_and_ends_in_time() {
+    use std::io::{Read, Write};
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let http = value_of(cluster.config(0), "listen.http");
+    let connect = |request: &[u8]| {
+        let mut connection = std::net::TcpStream::connect(&http).expect("it listens");
+        connection.set_read_timeout(Some(WAIT_LIMIT)).expect("a limit");
+        connection.write_all(request).expect("sent");
+        connection
+    };
+    let all = |mut connection: std::net::TcpStream| {
+        let mut answer = Vec::new();
+        let ended = connection.read_to_end(&mut answer);
+        let closed = ended
+            .as_ref()
+            .map_or_else(|e| e.kind() == std::io::ErrorKind::ConnectionReset, |_| true);
+        assert!(closed, "it did not end: {ended:?}");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let answer = all(connect(preface));
+    assert!(!answer.contains("\0\x04"), "no settings of HTTP/2: {answer:?}");
+    let two = b"GET /live HTTP/1.1\r\nHost: a\r\n\r\nGET /live HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(all(connect(two)).matches("HTTP/1.1 200").count(), 1);
+    for unfinished in [&b""[..], b"GET /metrics HTTP/1.1\r\nHost: "] {
+        assert!(!all(connect(unfinished)).contains("200"));
+    }
+    let long = [b"GET /live HTTP/1.1\r\nHost: ", &[b'a'; 64 << 10][..]].concat();
+    assert!(!all(connect(&long)).contains("200"));
+}

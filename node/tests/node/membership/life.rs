@@ -7,7 +7,7 @@
 
 use crate::support::clients::SharedKeys;
 use crate::support::machine::can_have_machines;
-use crate::support::{Cluster, Hosts, WAIT_LIMIT, finish, value_of};
+use crate::support::{Cluster, Hosts, Ran, WAIT_LIMIT, finish, value_of};
 use cairn_raft::VERSION;
 use serde_json::{Value, json};
 use std::path::PathBuf;

@@ -35,9 +35,6 @@ use tracing::warn;
 pub(super) const PREFACE_BYTES: usize = 24;
 /// How long a connection may take to send its first bytes.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than any client sends: the connection never completes its handshake, so it always ends when
-/// the time for that is over.
-pub(super) const FULL_REQUEST: usize = usize::MAX;
 /// After this long without traffic the kernel probes the other end of a connection; then in this
 /// interval, this many times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -240,21 +237,6 @@ impl Incoming {
     }
 }
 
-impl axum::serve::Listener for Incoming {
-    type Io = Connection;
-    type Addr = Option<SocketAddr>;
-
-    async fn accept(&mut self) -> (Connection, Option<SocketAddr>) {
-        let connection = self.next().await;
-        let address = connection.origin.remote.address;
-        (connection, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
-        self.sockets.local_addr().map(Some)
-    }
-}
-
 fn of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
@@ -325,9 +307,7 @@ impl Connection {
 
     /// Counts bytes received during the handshake.
     fn received(&mut self, count: usize) {
-        if let Some(handshake) =
-            self.handshake.as_mut().filter(|handshake| handshake.bytes != FULL_REQUEST)
-        {
+        if let Some(handshake) = &mut self.handshake {
             handshake.bytes = handshake.bytes.saturating_sub(count);
             if handshake.bytes == 0 {
                 self.handshake = None;
@@ -388,11 +368,15 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(context)
+        let this = self.get_mut();
+        this.open(context)?;
+        Pin::new(&mut this.socket).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(context)
+        let this = self.get_mut();
+        this.open(context)?;
+        Pin::new(&mut this.socket).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -478,24 +462,6 @@ mod tests {
         let mut connection = incoming.next().await;
         connection.read_exact(&mut [0; 2]).await.expect("read");
         assert!(connection.handshake.is_none());
-    }
-
-    /// The story: a client that had sent half a request kept its slot, and the port had only so
-    /// many.
-    #[tokio::test]
-    async fn half_a_request_is_closed_where_the_whole_request_has_a_time_limit() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound");
-        let mut incoming =
-            Incoming::new(listener, ("tests", "none"), 1, FULL_REQUEST, Duration::from_millis(1));
-        let mut client = connect(address).await;
-        client.write_all(b"GET /ready HTTP/1.1\r\n").await.expect("written");
-        let mut connection = incoming.next().await;
-        let error = connection.read_to_end(&mut Vec::new()).await.expect_err("no more of it comes");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        let much = vec![0; 64 << 20];
-        let error = connection.write_all(&much).await.expect_err("the client does not read");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

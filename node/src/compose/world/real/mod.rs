@@ -5,6 +5,7 @@ mod domains;
 mod handshakes;
 mod incoming;
 mod probes;
+mod receiving;
 mod sending;
 mod threads;
 
@@ -25,8 +26,9 @@ use cairn_raft::Replica;
 use cairn_tls::Port;
 use futures::FutureExt;
 pub(in crate::compose) use handshakes::Handshaker;
-use incoming::{ConnectionSlots, FULL_REQUEST, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
+use incoming::{ConnectionSlots, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
 use rand::RngExt;
+use receiving::Arrivals;
 use sending::Sending;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -44,6 +46,16 @@ use tracing::{info, warn};
 /// be refused. More calls wait at the client; a multiplexed stream is one call.
 const CLIENT_STREAMS: u32 = 128;
 
+/// Calls of another member under way on one connection.
+const PEER_STREAMS: u32 = 128;
+
+/// The most bytes of a request to describe the service or to ask for its health: its answers repeat
+/// parts of it.
+const PROBE_BYTES: usize = 4 << 10;
+
+/// How long a request may take to arrive.
+const MESSAGE_TIME: Duration = Duration::from_secs(30);
+
 /// The pace at which clients must take their answers while reads of others wait for memory. A
 /// client that lets several HTTP/2 windows fill up and then takes them all at once is not slow.
 const READ_PACE: Pace = Pace {
@@ -51,10 +63,6 @@ const READ_PACE: Pace = Pace {
     over: Duration::from_secs(3),
     interval: Duration::from_millis(500),
 };
-
-/// How long an HTTP request may take to arrive and its answer to be taken. A connection carries one
-/// request.
-const HTTP_REQUEST: Duration = Duration::from_secs(5);
 
 /// How often the main thread's delay is measured.
 const DELAY_INTERVAL: Duration = Duration::from_millis(20);
@@ -122,10 +130,17 @@ pub(in crate::compose) async fn serve_clients(
     let kv = KvServer::new(service)
         .max_decoding_message_size(request_bytes_max(&config))
         .max_encoding_message_size(usize::MAX);
-    let mut router =
-        server.add_service(Sending(kv)).add_service(Sending(operator)).add_service(health_service);
+    let arrivals = Arrivals::new(config.limits.max_in_flight_bytes, MESSAGE_TIME);
+    let health_service = health_service.max_decoding_message_size(PROBE_BYTES);
+    let mut router = server
+        .add_service(arrivals.receive(Sending(kv)))
+        .add_service(arrivals.receive(Sending(operator)))
+        .add_service(arrivals.receive(Sending(health_service)));
     match probes::reflection() {
-        Ok(reflection) => router = router.add_service(reflection),
+        Ok(reflection) => {
+            let reflection = reflection.max_decoding_message_size(PROBE_BYTES);
+            router = router.add_service(arrivals.receive(Sending(reflection)));
+        }
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
     let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
@@ -143,7 +158,8 @@ pub(in crate::compose) async fn serve_peers(
     replica: Replica,
     handshaker: Arc<Handshaker>,
 ) {
-    let mut server = server().layer(InterceptorLayer::new(introduce));
+    let server = server().max_concurrent_streams(Some(PEER_STREAMS));
+    let mut server = server.layer(InterceptorLayer::new(introduce));
     let router = server.add_service(replica.peer_service());
     let served = ("the other members", "listen.peer");
     let incoming = incoming(listener, served, &PEERS, (&handshaker, Port::Peers)).stream();
@@ -161,14 +177,8 @@ pub(in crate::compose) fn serve_watchers(
     let router = probes::router(replica.clone(), election_blocked_state.clone(), metrics, secured);
     listener.map(|listener| {
         let served = ("HTTP", "listen.http");
-        let incoming = Incoming::new(listener, served, slots, FULL_REQUEST, HTTP_REQUEST);
-        let incoming = incoming.secured(handshakes).yielding();
-        tokio::spawn(async move {
-            let service = router.into_make_service_with_connect_info::<probes::Watcher>();
-            if let Err(error) = axum::serve(incoming, service).await {
-                tracing::error!(%error, "the HTTP server ended");
-            }
-        })
+        let incoming = Incoming::new(listener, served, slots, 1, probes::REQUEST_TIME);
+        tokio::spawn(probes::serve(incoming.secured(handshakes).yielding(), router))
     })
 }
 

@@ -5,23 +5,24 @@
 //! What holds here: with TLS, `/metrics` is served to a certificate of the cluster only; `/live` and
 //! `/ready` to anyone.
 
-use super::incoming::Incoming;
+use super::incoming::{Connection, Incoming};
 use crate::metrics::Metrics;
 use crate::outage::ElectionBlockedState;
 use crate::readiness::readiness;
 use crate::service::KvService;
-use axum::Router;
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::IncomingStream;
+use axum::{Extension, Router};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_raft::Replica;
 use cairn_tls::Remote;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic_health::ServingStatus;
@@ -41,14 +42,27 @@ struct Probes {
     secured: bool,
 }
 
-/// The other end of a connection.
-#[derive(Clone)]
-pub(super) struct Watcher(Remote);
+/// How long a connection may last: for its request to arrive, and its answer to be taken.
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
-impl Connected<IncomingStream<'_, Incoming>> for Watcher {
-    fn connect_info(stream: IncomingStream<'_, Incoming>) -> Watcher {
-        Watcher(stream.io().remote().clone())
+/// The most bytes of a request, whose paths are short and whose content nobody reads.
+const REQUEST_BYTES: usize = 16 << 10;
+
+/// Serves each connection for a limited time. Never ends.
+pub(super) async fn serve(mut incoming: Incoming, router: Router) {
+    loop {
+        let connection = incoming.next().await;
+        let router = router.clone();
+        tokio::spawn(tokio::time::timeout(REQUEST_TIME, answer(connection, router)));
     }
+}
+
+/// Answers one request, in HTTP/1 alone: a connection of HTTP/2 carries many.
+async fn answer(connection: Connection, router: Router) -> hyper::Result<()> {
+    let router = router.layer(Extension(connection.remote().clone()));
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(REQUEST_BYTES);
+    http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)).await
 }
 
 /// The routes.
@@ -114,10 +128,7 @@ async fn close_after(mut response: Response) -> Response {
     response
 }
 
-async fn render(
-    State(probes): State<Probes>,
-    ConnectInfo(Watcher(remote)): ConnectInfo<Watcher>,
-) -> Response {
+async fn render(State(probes): State<Probes>, Extension(remote): Extension<Remote>) -> Response {
     if probes.secured && remote.certificate.is_none() {
         let why =
             "/metrics needs a certificate of this cluster: `cairn certs issue DIR --client NAME`\n";
