@@ -51,6 +51,7 @@ impl Engine {
                 )));
             }
         }
+        let waited = !group.is_reapplied();
         for transition in transitions {
             let version = transition.applied;
             let logged = group.log.get(version.index).cloned();
@@ -76,6 +77,10 @@ impl Engine {
             group.applied = Some(version);
         }
         group.image = Some(image);
+        if waited && group.is_reapplied() {
+            // A checkpoint may have waited for it.
+            self.shared.signals.writer.notify_one();
+        }
         Ok(())
     }
 

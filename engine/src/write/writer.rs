@@ -39,6 +39,9 @@ const CARRIED_BYTES: u64 = 8 << 10;
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
 
+/// Below this part of the ring free, a checkpoint is taken whether it will fit or not.
+const SPARE_RING_PART: u64 = 8;
+
 /// What was queued, and what else the journal must record.
 struct GroupCommit {
     /// Bytes of values and records, as they were queued.
@@ -157,7 +160,9 @@ impl Writer {
             // size.
             return None;
         }
-        let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
+        let capture_now = (checkpoints.requested || since >= blocks / 3)
+            && !checkpoints.running
+            && !self.waits_for_reapply(&state);
         state.queue.flush |= state.closing && owes_at_end(&state);
         if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
@@ -201,6 +206,18 @@ impl Writer {
         drop(state);
         self.shared.signals.changed.notify_waiters();
         Some(GroupCommit { bytes, queue, applied, newly_dead, capture, flush, carries, deferred })
+    }
+
+    /// Whether a checkpoint is better taken later. After an open from an older one the log is also
+    /// what has been purged since, until it is applied again: it may not fit. Without space in the
+    /// journal nothing can wait.
+    fn waits_for_reapply(&self, state: &State) -> bool {
+        let facts = &self.shared.facts;
+        let free = facts.ring.free(self.next, state.checkpoints.sequence);
+        !state.checkpoints.hold
+            && state.groups.values().any(|group| !group.is_reapplied())
+            && state.index_bytes() > facts.checkpoint_capacity
+            && free >= facts.ring.blocks() / SPARE_RING_PART
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {

@@ -1,11 +1,11 @@
 //! Capacity of the data area and of a checkpoint area, checked before a write and used afterwards.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, need, options, put_one};
-use crate::support::{run, stored, until};
+use crate::support::{Disk, identity, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    Change, Engine, Error, Mode, Need, NewEntry, SnapshotKey, SpaceUse, Transition,
+    Change, Engine, Error, Geometry, Mode, Need, NewEntry, SnapshotKey, SpaceUse, Transition,
 };
 use std::sync::Arc;
 
@@ -60,6 +60,72 @@ fn what_the_check_before_a_write_admits_finds_space_in_any_free_blocks() {
         assert_eq!(engine.values_of(GROUP, index).unwrap(), [at]);
         let entries = engine.read_log(GROUP, index..index + 1, u64::MAX).await.unwrap();
         assert_eq!(entries[0].values, [long]);
+    });
+}
+
+/// The story: the newest checkpoint was damaged, and the older one brought back all the log since,
+/// which the newest one no longer had. It did not fit beside the keys. The checkpoint that raft asks
+/// for after a start failed, and with it the engine, at each start.
+#[test]
+fn a_checkpoint_that_fits_only_once_the_log_is_applied_again_waits_for_that() {
+    const KEYS: u64 = 2000;
+    const WIDE: u64 = 330;
+    run(async {
+        let sizes =
+            Geometry { journal_bytes: 8 << 20, checkpoint_bytes: 1 << 20, data_bytes: 32 << 20 };
+        let disk = Disk::new(sizes);
+        Engine::format(&disk, sizes, &identity()).await.unwrap();
+        let open = async || {
+            Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated)).await.unwrap()
+        };
+        let engine = open().await;
+        for index in 0..KEYS {
+            put_one(&engine, index, &format!("k{index:0200}"), filled(10, index)).await.unwrap();
+        }
+        let wide = |index| {
+            let meta = Bytes::from(vec![index as u8; 900]);
+            NewEntry { id: id(index), meta, values: vec![] }
+        };
+        let applied = |index| Transition { applied: id(index), changes: vec![] };
+        let write = async |engine: &Engine, indexes: std::ops::Range<u64>| {
+            for first in indexes.clone().step_by(30) {
+                let entries = (first..indexes.end.min(first + 30)).map(wide).collect();
+                append(engine, entries).await.unwrap();
+            }
+            let last = indexes.end - 1;
+            engine.apply(GROUP, indexes.map(applied).collect(), image(last)).unwrap();
+        };
+        engine.purge(GROUP, id(KEYS - 1)).await.unwrap();
+        engine.checkpoint().await.unwrap();
+        engine.checkpoint().await.unwrap();
+        let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1];
+        let before = areas.map(|area| disk.bytes(area));
+        write(&engine, KEYS..KEYS + WIDE).await;
+        engine.checkpoint().await.unwrap();
+        engine.purge(GROUP, id(KEYS + WIDE - 1)).await.unwrap();
+        write(&engine, KEYS + WIDE..KEYS + 2 * WIDE).await;
+        drop(engine);
+        disk.kill(|| 0);
+        for (area, before) in areas.into_iter().zip(before) {
+            if disk.bytes(area) != before {
+                disk.damage(area, |bytes| bytes[40..3 * BLOCK].fill(1));
+            }
+        }
+        let engine = open().await;
+        assert_eq!(engine.applied(GROUP), Some(id(KEYS - 1)), "the older one");
+        let reapply = async {
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(engine.status().checkpoints, 0);
+            let steps = (KEYS..KEYS + 2 * WIDE).map(applied).collect();
+            engine.apply(GROUP, steps, image(1))
+        };
+        let (checkpoint, reapplied) = futures::join!(engine.checkpoint(), reapply);
+        checkpoint.and(reapplied).unwrap();
+        assert_eq!(engine.status().checkpoints, 1);
+        let last = engine.get(GROUP, format!("k{:0200}", KEYS - 1).as_bytes()).await.unwrap();
+        assert_eq!(last.unwrap().1, filled(10, KEYS - 1));
     });
 }
 
