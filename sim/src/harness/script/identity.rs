@@ -58,7 +58,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "superblock-torn-beside-a-damaged-copy",
         parts: &["two copies are left", "no two copies are left", "active again"],
-        seeds: 40,
+        seeds: 100,
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(torn_beside_damage(stage)),
