@@ -247,6 +247,14 @@ impl Stage {
         rotten
     }
 
+    /// Damages the last copy of a member's superblock. Returns whether it was whole before.
+    pub(super) fn rot_last_copy(&self, member: usize) -> Result<bool, String> {
+        let machine = self.machine(member)?;
+        machine.decays();
+        let copy = cairn_engine::io::SUPERBLOCK_BYTES / 4;
+        Ok(machine.disk.flip(FileKind::Superblock, 3 * copy + 50))
+    }
+
     /// Every key of the workload, numbered.
     pub(super) fn keys(&self) -> Vec<(usize, Bytes)> {
         let groups = 0..self.cluster.plan.profile.groups;
