@@ -21,10 +21,14 @@ mod error;
 mod geometry;
 #[path = "../../../engine/src/group/mod.rs"]
 mod group;
+#[path = "../../../engine/src/index/mod.rs"]
+pub mod index;
 #[path = "../../../engine/src/io/mod.rs"]
 pub mod io;
 #[path = "../../../engine/src/journal/mod.rs"]
 mod journal;
+#[path = "../../../engine/src/layout.rs"]
+mod layout;
 #[path = "../../../engine/src/maintain/mod.rs"]
 mod maintain;
 #[path = "../../../engine/src/open/mod.rs"]
@@ -37,6 +41,8 @@ mod state;
 mod superblock;
 #[path = "../../../engine/src/types.rs"]
 mod types;
+#[path = "../../../engine/src/value_ref.rs"]
+mod value_ref;
 #[path = "../../../engine/src/values.rs"]
 mod values;
 #[path = "../../../engine/src/write/mod.rs"]
@@ -52,7 +58,7 @@ pub use types::*;
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use group::Keys;
-use journal::{Block, Body, Header, Packer, Record};
+use journal::{Block, Body, Header, Packer, Payload, Record, RecordStream};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -67,7 +73,8 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn value(number: u64) -> ValueRef {
-    ValueRef { offset: number * 4096, len: 4096, hash: u128::from(number) << 64 | 7 }
+    let hash = u128::from(number) << 64 | 7;
+    ValueRef::contiguous(number * 4096, 4096, hash).expect("a value of one block")
 }
 
 fn log_id(index: u64) -> LogId {
@@ -93,22 +100,23 @@ fn codecs(criterion: &mut Criterion) {
             packer.payloads
         });
     });
-    let mut encoded = Vec::new();
-    records.iter().for_each(|record| record.encode(&mut encoded));
+    let mut packer = Packer::default();
+    records.iter().for_each(|record| packer.push(record));
+    let block = |payload| Block { header: Header::default(), checksum: 0, payload };
+    let blocks: Vec<Block> = packer.payloads.into_iter().map(block).collect();
     group.bench_function("decode 64 entries and their bodies", |bencher| {
         bencher.iter(|| {
-            let mut reader = codec::Reader::new(black_box(&encoded));
-            let mut values = 0;
-            while let Some(Record::Entry { body: Body::Inline(body), .. }) =
-                Record::decode(&mut reader)
-            {
-                values += journal::decode_body(&body).map_or(0, |(values, _)| values.len());
+            let (mut stream, mut values) = (RecordStream::default(), 0);
+            for record in black_box(&blocks).iter().flat_map(|block| stream.records(block).unwrap()) {
+                if let Record::Entry { body: Body::Inline(body), .. } = record {
+                    values += journal::decode_body(&body).map_or(0, |(values, _)| values.len());
+                }
             }
             assert_eq!(values as u64, ENTRIES);
         });
     });
     group.throughput(Throughput::Bytes(io::BLOCK as u64));
-    let payload = vec![7; 3000];
+    let payload = Payload { bytes: vec![7; 3000], continued: 0 };
     let mut block = vec![0; io::BLOCK];
     group.bench_function("encode and seal a commit block", |bencher| {
         bencher.iter(|| {
@@ -146,14 +154,14 @@ fn index(criterion: &mut Criterion) {
             bencher.iter(|| assert!(index.get(black_box(next())).is_some()));
         });
         group.bench_function(name("overwrite"), |bencher| {
-            bencher.iter(|| index.insert(black_box(next()), entry));
+            bencher.iter(|| index.insert(black_box(next()), entry.clone()));
         });
         // A view or a checkpoint shares the tree, so that the first change of a path copies it.
         group.bench_function(name("overwrite 64 keys below a new view"), |bencher| {
             bencher.iter(|| {
                 let view = index.clone();
                 for _ in 0..64 {
-                    index.insert(next(), entry);
+                    index.insert(next(), entry.clone());
                 }
                 view
             });
@@ -162,7 +170,7 @@ fn index(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let key = next();
                 assert!(index.remove(black_box(key)).is_some());
-                index.insert(key, entry)
+                index.insert(key, entry.clone())
             });
         });
         let query = ListQuery {

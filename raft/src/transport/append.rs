@@ -68,8 +68,9 @@ pub(super) fn outlet()
 /// it: an answer given long ago would confirm a present leadership, and a read.
 ///
 /// If the follower's log conflicts with a request without an entry, below what the follower has
-/// acknowledged, openraft takes the log for reverted and stops the leader. This happens if the
-/// request was sent before a snapshot that the follower has now. Such an answer is void.
+/// acknowledged, openraft takes the log for reverted: it replicates nothing more to the follower, and
+/// with its debug assertions it panics. This happens if the request was sent before a snapshot that
+/// the follower has now. Such an answer is void.
 #[derive(Default)]
 pub(super) struct InFlightAppends(VecDeque<InFlightAppend>);
 

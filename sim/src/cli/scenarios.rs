@@ -49,10 +49,9 @@ fn replay(scenario: &Scenario, seed: u64, arguments: &Arguments) -> ExitCode {
 }
 
 fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
-    let seeds = |scenario: &Scenario| arguments.seeds.clone().unwrap_or(0..scenario.seeds);
     let mut queue = VecDeque::new();
     for (number, scenario) in chosen.iter().enumerate() {
-        queue.extend(seeds(scenario).map(|seed| (number, *scenario, seed)));
+        queue.extend(seeds(scenario, arguments).into_iter().map(|seed| (number, *scenario, seed)));
     }
     let queue = Arc::new(Mutex::new(queue));
     let options = super::options(arguments);
@@ -76,14 +75,24 @@ fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
         show(scenario, &report);
         let tally = tallies.entry(number).or_default();
         tally.add(scenario, &report);
-        let all = seeds(scenario);
-        if tally.runs == all.end - all.start {
-            let fine = tally.print(scenario, arguments.seeds.is_none());
+        let seeds = seeds(scenario, arguments).len() as u64;
+        if tally.runs == seeds {
+            let all_parts = arguments.seeds.is_none() && seeds == scenario.seeds;
+            let fine = tally.print(scenario, all_parts);
             *(if fine { &mut passed } else { &mut failed }) += 1;
         }
     }
     println!("scenarios   {passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The seeds to run of a scenario.
+fn seeds(scenario: &Scenario, arguments: &Arguments) -> Vec<u64> {
+    match (&arguments.seeds, arguments.window) {
+        (Some(seeds), _) => seeds.clone().collect(),
+        (None, Some(number)) => scenario.window(number),
+        (None, None) => (0..scenario.seeds).collect(),
+    }
 }
 
 /// Prints what went wrong in a run, and how to replay it.
@@ -113,8 +122,8 @@ impl Tally {
         }
     }
 
-    /// Prints the line of a scenario. False if a seed failed, or if none of its default seeds
-    /// reached a part.
+    /// Prints the line of a scenario. False if a seed failed, or if it ran all its seeds and
+    /// none reached a part.
     fn print(&self, scenario: &Scenario, all_parts: bool) -> bool {
         let count = |part: &&'static str| self.reached.get(part).copied().unwrap_or_default();
         let fine =

@@ -117,6 +117,25 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     .flatten()
 }
 
+/// How many of a scenario's seeds a window has.
+const WINDOW: u64 = 4;
+/// Scenarios whose planted bugs needed more seeds than that to the first catch, and how many their
+/// windows have.
+const WIDER: [(&str, u64); 2] = [
+    ("snapshot-left-for-a-newer-one", 8),
+    ("unsafe-recovery-of-one-with-its-epoch-in-the-log", 16),
+];
+
+impl Scenario {
+    /// A few of its seeds. Windows whose numbers follow one another have all of them in turn.
+    pub fn window(&self, number: u64) -> Vec<u64> {
+        let wider = WIDER.iter().find(|(name, _)| *name == self.name);
+        let width = wider.map_or(WINDOW, |(_, width)| *width).min(self.seeds);
+        let first = number.wrapping_mul(width) % self.seeds.max(1);
+        (first..first + width).map(|seed| seed % self.seeds).collect()
+    }
+}
+
 /// Runs one seed of a scenario on a thread of its own.
 pub fn run_scenario(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
     let mut plan = (scenario.plan)(seed);
@@ -199,4 +218,31 @@ fn one_workload(seed: u64) -> Plan {
 /// The plan in another mode.
 fn in_mode(plan: Plan, mode: Mode) -> Plan {
     Plan { mode, honours_contract: mode == Mode::Device, ..plan }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn windows_one_after_another_have_all_seeds_of_a_scenario() {
+        for scenario in scenarios() {
+            let mut seen = BTreeSet::new();
+            for number in 1_000..1_000 + scenario.seeds.div_ceil(WINDOW) {
+                let window = scenario.window(number);
+                assert!(window.len() as u64 >= scenario.seeds.min(WINDOW), "{}", scenario.name);
+                seen.extend(window);
+            }
+            assert_eq!(seen, (0..scenario.seeds).collect(), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn wider_windows_are_those_of_scenarios() {
+        for (name, width) in WIDER {
+            let scenario = scenarios().find(|known| known.name == name).expect(name);
+            assert_eq!(scenario.window(7).len() as u64, width, "{name}");
+        }
+    }
 }
