@@ -86,7 +86,7 @@ impl AckModes {
     /// Chooses the ack mode while this member leads. Runs until the member stops.
     pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
         let timeout = Duration::from_millis(member.config.election_min_ms);
-        let mut enough = 0;
+        let mut stable = Stable::default();
         loop {
             runtime::sleep(POLL_INTERVAL).await;
             if member.stops() {
@@ -96,17 +96,14 @@ impl AckModes {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
-                enough = 0;
+                stable = Stable::default();
                 self.recovering.lock().clear();
                 continue;
             };
             let healthy = self.healthy(&metrics, &member.progress, timeout);
             let replicated = self.modes.binding() == Mode::Replicated;
-            enough = match replicated && spare(&metrics, &healthy) {
-                true => enough + 1,
-                false => 0,
-            };
-            self.lead(metrics.current_term, enough >= STABLE_ROUNDS);
+            let enough = replicated && spare(&metrics, &healthy);
+            self.lead(metrics.current_term, stable.check(metrics.current_term, enough));
         }
     }
 
@@ -164,6 +161,23 @@ impl AckModes {
     }
 }
 
+/// How many checks in a row, in one term of this leader, found enough healthy members.
+#[derive(Default)]
+struct Stable {
+    term: u64,
+    rounds: u32,
+}
+
+impl Stable {
+    /// Adds a check; returns whether there were enough in a row.
+    fn check(&mut self, term: u64, enough: bool) -> bool {
+        let before = if self.term == term { self.rounds } else { 0 };
+        let rounds = if enough { before.saturating_add(1) } else { 0 };
+        *self = Stable { term, rounds };
+        rounds >= STABLE_ROUNDS
+    }
+}
+
 /// Whether every configuration in force can lose one healthy member and keep a majority. While the
 /// membership is not committed, the answer is no: this member may be the only one that knows it,
 /// and without this member the others use the one before.
@@ -175,4 +189,188 @@ fn spare(metrics: &RaftMetrics<TypeConfig>, healthy: &BTreeSet<NodeId>) -> bool 
         let majority = voters.len() / 2 + 1;
         voters.intersection(healthy).count() > majority
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::boot::Boot;
+    use crate::core::ids::MemberAddress;
+    use crate::core::types::{Membership, RaftLogId, StoredMembership, raft_log_id};
+    use crate::storage::state_machine::identities::Identities;
+    use crate::storage::state_machine::image::Image;
+    use crate::storage::tests::engine;
+    use cairn_engine::LogId;
+    use tempfile::TempDir;
+
+    const TIMEOUT: Duration = Duration::from_secs(600);
+
+    fn id(slot: u16) -> NodeId {
+        NodeId::new(slot, 1)
+    }
+
+    fn at(index: u64) -> RaftLogId {
+        raft_log_id(LogId { term: 2, index })
+    }
+
+    fn set(slots: &[u16]) -> BTreeSet<NodeId> {
+        slots.iter().map(|slot| id(*slot)).collect()
+    }
+
+    fn stored(index: u64, configurations: &[&[u16]]) -> Arc<StoredMembership> {
+        let sets: Vec<_> = configurations.iter().map(|slots| set(slots)).collect();
+        let nodes: BTreeMap<_, _> =
+            sets.iter().flatten().map(|id| (*id, MemberAddress::default())).collect();
+        let membership = Membership::new(sets, nodes).unwrap();
+        Arc::new(StoredMembership::new(Some(at(index)), membership))
+    }
+
+    /// Member 1 leads term 2 under a committed membership, has applied entry 100, and everybody has
+    /// acknowledged that just now.
+    fn leads(configurations: &[&[u16]]) -> RaftMetrics<TypeConfig> {
+        let mut metrics = RaftMetrics::new_initial(id(1));
+        metrics.state = ServerState::Leader;
+        metrics.current_term = 2;
+        metrics.membership_config = stored(5, configurations);
+        metrics.committed_membership_config = metrics.membership_config.clone();
+        metrics.last_applied = Some(at(100));
+        let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
+        metrics.heartbeat =
+            Some(voters.iter().map(|id| (*id, Some(runtime::now().into()))).collect());
+        metrics.replication = Some(voters.iter().map(|id| (*id, Some(at(100)))).collect());
+        metrics
+    }
+
+    fn matched(metrics: &mut RaftMetrics<TypeConfig>, slot: u16, index: u64) {
+        metrics.replication.as_mut().unwrap().insert(id(slot), Some(at(index)));
+    }
+
+    struct Leader {
+        ack_modes: AckModes,
+        progress: Progress,
+        _folder: TempDir,
+    }
+
+    async fn leader() -> Leader {
+        let folder = tempfile::tempdir().unwrap();
+        let modes = Arc::new(ModeInForce::new(engine(&folder).await, Mode::Replicated, None));
+        let progress = Progress::new(Identities::default(), modes.clone());
+        Leader { ack_modes: AckModes::new(modes), progress, _folder: folder }
+    }
+
+    impl Leader {
+        fn healthy(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+            self.ack_modes.healthy(metrics, &self.progress, TIMEOUT)
+        }
+
+        /// The member's boot-epoch record is applied.
+        fn apply_epoch(&self, slot: u16, epoch: BootEpoch) {
+            let boot = Boot { epoch, version: 1, release: "".into() };
+            let boot_epochs = Arc::new([(id(slot), boot)].into_iter().collect());
+            self.progress.publish(&Image { boot_epochs, ..Image::default() }, None);
+        }
+    }
+
+    const EPOCH: BootEpoch = BootEpoch { number: 7, nonce: 70 };
+    const EARLIER: BootEpoch = BootEpoch { number: 6, nonce: 60 };
+
+    #[tokio::test]
+    async fn a_voter_is_healthy_while_it_answers_and_the_leader_always() {
+        let leader = leader().await;
+        let mut metrics = leads(&[&[1, 2, 3, 4]]);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 2, 3, 4]));
+        let heartbeat = metrics.heartbeat.as_mut().unwrap();
+        heartbeat.insert(id(2), Some((runtime::now() - TIMEOUT).into()));
+        heartbeat.insert(id(3), None);
+        heartbeat.remove(&id(4));
+        heartbeat.remove(&id(1));
+        assert_eq!(leader.healthy(&metrics), set(&[1]));
+    }
+
+    /// A member that lost its disk's last second acknowledges at once, and lacks what it lost.
+    #[tokio::test]
+    async fn a_member_on_its_way_back_is_healthy_only_when_it_has_caught_up() {
+        let leader = leader().await;
+        let mut metrics = leads(&[&[1, 2, 3]]);
+        leader.ack_modes.recovering(id(2), EPOCH);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 3]), "its record is not applied");
+        leader.apply_epoch(2, EARLIER);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 3]), "that is another boot's record");
+        leader.apply_epoch(2, EPOCH);
+        matched(&mut metrics, 2, 99);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 3]), "it lacks an entry of that moment");
+        metrics.last_applied = Some(at(150));
+        matched(&mut metrics, 2, 100);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 2, 3]), "it has all of that moment");
+        matched(&mut metrics, 2, 50);
+        assert_eq!(leader.healthy(&metrics), set(&[1, 2, 3]), "a lag is no recovery");
+        leader.ack_modes.recovering(id(2), BootEpoch { number: 8, nonce: 80 });
+        assert_eq!(leader.healthy(&metrics), set(&[1, 3]), "it has lost power again");
+    }
+
+    #[test]
+    fn every_configuration_needs_a_healthy_member_to_spare() {
+        type Case = (&'static [&'static [u16]], &'static [u16], bool);
+        let cases: [Case; 9] = [
+            (&[&[1, 2, 3]], &[1, 2, 3], true),
+            (&[&[1, 2, 3]], &[1, 2], false),
+            (&[&[1, 2, 3, 4]], &[1, 2, 3, 4], true),
+            (&[&[1, 2, 3, 4]], &[1, 2, 3], false),
+            (&[&[1, 2, 3, 4, 5]], &[1, 2, 3, 4], true),
+            (&[&[1, 2, 3, 4, 5]], &[1, 2, 3], false),
+            (&[&[1, 2, 3], &[1, 4, 5]], &[1, 2, 3, 4, 5], true),
+            (&[&[1, 2, 3], &[1, 4, 5]], &[1, 2, 3, 4], false),
+            (&[&[1, 4, 5], &[1, 2, 3]], &[1, 2, 3, 4], false),
+        ];
+        for (configurations, healthy, expected) in cases {
+            let metrics = leads(configurations);
+            assert_eq!(spare(&metrics, &set(healthy)), expected, "{configurations:?} {healthy:?}");
+        }
+    }
+
+    #[test]
+    fn a_membership_that_is_not_committed_has_no_member_to_spare() {
+        let mut metrics = leads(&[&[1, 2, 3]]);
+        metrics.membership_config = stored(6, &[&[1, 2, 3]]);
+        assert!(!spare(&metrics, &set(&[1, 2, 3])));
+    }
+
+    #[test]
+    fn the_fast_mode_needs_enough_checks_in_a_row_within_one_term() {
+        let mut stable = Stable::default();
+        let in_a_row = |stable: &mut Stable, term| {
+            (1..=STABLE_ROUNDS).map(|_| stable.check(term, true)).collect::<Vec<_>>()
+        };
+        let enough = in_a_row(&mut stable, 2);
+        assert_eq!(enough.iter().position(|fast| *fast), Some(STABLE_ROUNDS as usize - 1));
+        assert!(stable.check(2, true));
+        assert!(!stable.check(2, false), "one check too few");
+        assert!(!stable.check(2, true), "the count begins again");
+        in_a_row(&mut stable, 2);
+        assert!(!stable.check(3, true), "the count of another term");
+    }
+
+    #[tokio::test]
+    async fn a_leader_begins_its_term_in_the_safe_mode_and_numbers_each_change() {
+        let Leader { ack_modes, .. } = &leader().await;
+        let now = || *ack_modes.ack_mode.lock();
+        ack_modes.lead(2, true);
+        assert_eq!(now(), AckMode { term: 2, number: 1, fast: false }, "whatever it finds");
+        ack_modes.lead(2, true);
+        assert_eq!(now(), AckMode { term: 2, number: 2, fast: true });
+        ack_modes.lead(2, true);
+        assert_eq!(now(), AckMode { term: 2, number: 2, fast: true });
+        ack_modes.lead(2, false);
+        assert_eq!(now(), AckMode { term: 2, number: 3, fast: false });
+        ack_modes.follow(AckMode { term: 2, number: 2, fast: true });
+        assert_eq!(now(), AckMode { term: 2, number: 3, fast: false }, "an earlier one, late");
+        ack_modes.follow(AckMode { term: 3, number: 1, fast: true });
+        assert_eq!(now(), AckMode { term: 3, number: 1, fast: true });
+        let vote = |term| Vote::new(term, id(1));
+        assert_eq!(
+            ack_modes.mode_for_append(&vote(4)),
+            AckMode { term: 4, number: 0, fast: false }
+        );
+        assert!(ack_modes.mode_for_append(&vote(3)).fast);
+    }
 }
