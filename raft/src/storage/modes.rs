@@ -295,6 +295,20 @@ mod tests {
         assert_eq!(modes.binding(), Mode::Replicated);
     }
 
+    /// An applied entry asks for nothing beside the mode that the log says, also where that mode was
+    /// the same before it.
+    #[tokio::test]
+    async fn an_entry_that_is_applied_is_no_longer_only_appended() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        modes.applied(3, Some(Mode::Device), 3);
+        modes.appended(9, &Payload::Membership(of(2)));
+        modes.appended(10, &Payload::Membership(of(2)));
+        modes.applied(9, Some(Mode::Device), 3);
+        assert!(modes.is_changing(), "one of two");
+        modes.applied(10, Some(Mode::Device), 3);
+        assert!(!modes.is_changing());
+    }
+
     #[tokio::test]
     async fn what_the_log_held_at_the_start_may_ask_for_syncs() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, Some(20)).await;

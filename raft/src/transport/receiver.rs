@@ -290,4 +290,49 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
     }
+
+    /// A leader that began a newer snapshot, or another leader, may still have pieces of the one
+    /// before on their way.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_piece_is_taken_once_in_order_and_only_of_the_snapshot_that_is_being_received() {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = SnapshotReceiver::new(engine(&folder).await);
+        let (older, newer) = (LogId { term: 1, index: 9 }, LogId { term: 2, index: 9 });
+        let piece = |key: &'static str| vec![item(key, vec![1; 100])];
+        let meta = |last| SnapshotMeta {
+            last_log_id: Some(crate::core::types::raft_log_id(last)),
+            ..SnapshotMeta::default()
+        };
+        let code = |error: Option<Status>| error.map(|status| status.code());
+        let aborted = Some(tonic::Code::Aborted);
+
+        assert_eq!(
+            code(receiver.chunk(older, 0, piece("a")).await.err()),
+            aborted,
+            "none is begun"
+        );
+        assert_eq!(receiver.offset(older).await.unwrap(), Some((0, Bytes::new())));
+        assert_eq!(receiver.chunk(older, 1, piece("b")).await.unwrap(), (0, vec![]), "skipped one");
+        assert_eq!(receiver.chunk(older, 0, piece("a")).await.unwrap(), (1, vec![]));
+        assert_eq!(receiver.chunk(older, 0, piece("a")).await.unwrap(), (1, vec![]), "repeated");
+        assert_eq!(receiver.offset(older).await.unwrap(), Some((1, "a".into())), "resumed");
+
+        assert_eq!(code(receiver.chunk(newer, 1, piece("b")).await.err()), aborted, "another one");
+        let finished = receiver.finish(newer, meta(newer), 1, Bytes::new()).await;
+        assert_eq!(code(finished.err()), aborted, "another one");
+        for chunks in [0, 2] {
+            let finished = receiver.finish(older, meta(older), chunks, Bytes::new()).await;
+            assert_eq!(code(finished.err()), aborted, "{chunks} of 1 pieces");
+        }
+        assert_eq!(receiver.offset(older).await.unwrap(), Some((1, "a".into())), "kept");
+
+        // What arrived of the older one is no part of the newer one.
+        assert_eq!(receiver.offset(newer).await.unwrap(), Some((0, Bytes::new())));
+        assert_eq!(code(receiver.chunk(older, 1, piece("b")).await.err()), aborted, "given up");
+        let finished = receiver.finish(older, meta(older), 1, Bytes::new()).await;
+        assert_eq!(code(finished.err()), aborted, "given up");
+        assert_eq!(receiver.chunk(newer, 0, piece("b")).await.unwrap(), (1, vec![]));
+        let finished = receiver.finish(newer, meta(newer), 1, Bytes::new()).await;
+        assert!(finished.unwrap().is_some());
+    }
 }

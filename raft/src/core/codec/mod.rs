@@ -235,7 +235,7 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
 pub(crate) fn is_synced(meta: &[u8]) -> bool {
     match meta {
         [COMMAND, flags, ..] => flags & SYNCED != 0,
-        [kind, ..] => matches!(*kind, MODE | CLUSTER_VERSION),
+        [kind, ..] => matches!(*kind, MEMBERSHIP | MODE | CLUSTER_VERSION),
         [] => false,
     }
 }

@@ -15,7 +15,7 @@ pub(crate) use vote::{encode as encode_vote, stored_vote};
 use super::modes::ModeInForce;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
-use crate::core::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
+use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use crate::core::{codec, runtime};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -42,11 +42,11 @@ impl LogStore {
     /// What the append of these entries must promise. Synced: the first entry of a term, by which
     /// its leader rules out that it repeats a log id; a membership, which decides whose votes
     /// count; a mode; and a write whose client asked for it.
-    fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
+    fn promise(&self, entries: &[NewEntry]) -> Promise {
         let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
         let asked =
             |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
-        match membership || entries.iter().any(asked) {
+        match entries.iter().any(asked) {
             true => Promise::Synced,
             false => Promise::Mode,
         }
@@ -91,11 +91,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let (mut membership, mut held) = (false, Vec::new());
+        let mut held = Vec::new();
         let entries: Vec<NewEntry> = entries
             .into_iter()
             .map(|entry| {
-                membership |= matches!(entry.payload, Payload::Membership(_));
                 self.modes.appended(entry.log_id.index(), &entry.payload);
                 held.extend(entry.held);
                 let (meta, values) = codec::encode_payload(entry.payload);
@@ -106,7 +105,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(Ok(()));
             return Ok(());
         }
-        let promise = self.promise(&entries, membership);
+        let promise = self.promise(&entries);
         let (slot, last) = (self.engine.identity().slot, entries.last().map(|entry| entry.id));
         let done = Box::new(move |result: cairn_engine::Result<()>| {
             if let Some(last) = last.filter(|_| result.is_ok()) {
@@ -130,5 +129,60 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn purge(&mut self, through: RaftLogId) -> Result<(), io::Error> {
         self.engine.purge(GROUP, engine_log_id(&through)).await.map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{MemberAddress, NodeId};
+    use crate::core::types::{Membership, Payload};
+    use crate::storage::repair::NoPeers;
+    use crate::storage::tests::engine;
+    use crate::{Command, Condition, Operation};
+    use cairn_engine::{LogId, Mode};
+
+    fn put(synced: bool) -> Payload {
+        let operation =
+            Operation::Put { key: "k".into(), value: "v".into(), condition: Condition::None };
+        let command = Command { synced, session: None, operations: vec![operation] };
+        Payload::Normal(codec::encode_command(command, 1))
+    }
+
+    fn entry(term: u64, index: u64, payload: Payload) -> NewEntry {
+        let (meta, values) = codec::encode_payload(payload);
+        NewEntry { id: LogId { term, index }, meta, values }
+    }
+
+    /// What an acknowledgement before the sync could take back, and nobody would notice: whose votes
+    /// count, what acknowledgements mean, what is read, and which log ids a term has used.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_must_not_be_forgotten_is_synced_before_it_is_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(&folder).await;
+        let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
+        let modes = Arc::new(ModeInForce::new(engine.clone(), Mode::Replicated, None));
+        let store = LogStore::new(engine.clone(), repairer, modes);
+        assert_eq!(store.promise(&[entry(1, 1, put(false))]), Promise::Synced, "the first term");
+        let done = Box::new(|done: cairn_engine::Result<()>| done.unwrap());
+        engine.append(GROUP, vec![entry(1, 1, put(false))], Promise::Mode, done).await.unwrap();
+
+        let member = NodeId::new(1, 1);
+        let nodes = std::collections::BTreeMap::from([(member, MemberAddress::default())]);
+        let membership = Membership::new(vec![[member].into()], nodes).unwrap();
+        let synced = [
+            ("a membership", Payload::Membership(membership)),
+            ("a mode", Payload::Normal(codec::encode_mode(Mode::Replicated))),
+            ("a version", Payload::Normal(codec::encode_version(2))),
+            ("a write whose client asks for it", put(true)),
+        ];
+        for (what, payload) in synced {
+            let entries = [entry(1, 2, put(false)), entry(1, 3, payload), entry(1, 4, put(false))];
+            assert_eq!(store.promise(&entries), Promise::Synced, "{what}");
+        }
+        let later = [entry(1, 2, put(false)), entry(2, 3, put(false))];
+        assert_eq!(store.promise(&later), Promise::Synced, "the first entry of a later term");
+        assert_eq!(store.promise(&[entry(1, 2, put(false))]), Promise::Mode);
+        assert_eq!(store.promise(&[entry(1, 2, Payload::Blank)]), Promise::Mode);
     }
 }

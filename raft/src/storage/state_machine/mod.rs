@@ -23,7 +23,7 @@ use crate::core::types::{
 };
 use crate::core::version;
 use apply::ApplyBatch;
-use cairn_engine::Engine;
+use cairn_engine::{Engine, LogId};
 use futures::{Stream, StreamExt};
 use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -91,12 +91,20 @@ impl StateMachine {
         };
         version::check(image.version).map_err(io::Error::other)?;
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
-        self.image = image;
-        self.progress.publish(&self.image, Some(last));
+        self.publish(image, last);
         for (responder, answer) in answers {
             responder.send(answer);
         }
         Ok(())
+    }
+
+    /// The engine has the state `through` this entry, and `image` is the rest of it. Whoever waits
+    /// for the entry reads the engine next.
+    fn publish(&mut self, image: Image, through: LogId) {
+        let applied = self.engine.applied(GROUP);
+        assert!(applied == Some(through), "{through} is told, and {applied:?} is applied");
+        self.image = image;
+        self.progress.publish(&self.image, Some(through));
     }
 }
 
@@ -132,8 +140,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
             return Err(io::Error::other("a snapshot of nothing"));
         };
-        self.image = data.install(&self.engine, applied).await?;
-        self.progress.publish(&self.image, Some(applied));
+        let image = data.install(&self.engine, applied).await?;
+        self.publish(image, applied);
         Ok(())
     }
 
