@@ -91,16 +91,17 @@ async fn a_member_of_another_cluster_is_refused_even_if_its_ca_is_known() {
     let one = Process::new(&both, &ca.issue(&member(1))).load().unwrap();
     let name = CertificateName::member("red", 2).unwrap();
     let two = Process::new(&both, &red.issue(&name)).load().unwrap();
-    // Either side refuses the other.
-    let (accepted, connected) = meet(&one, Port::Peers, &two, Expected::Slot(1)).await;
-    assert_eq!(accepted.unwrap_err().cause, Cause::RefusedByOther);
-    let said = connected.unwrap_err();
-    assert!(
-        said.contains(
-            "member 1 of cluster red was expected there, and cairn://blue/member/1 answers"
-        ),
-        "{said}"
-    );
+    // Either side refuses the other. Whoever looks for any member looks in its own cluster.
+    let meant = [
+        (Expected::Slot(1), "member 1 of cluster red was expected there"),
+        (Expected::AnyMember, "a member of cluster red was expected there"),
+    ];
+    for (expected, why) in meant {
+        let (accepted, connected) = meet(&one, Port::Peers, &two, expected).await;
+        assert_eq!(accepted.unwrap_err().cause, Cause::RefusedByOther, "{expected:?}");
+        let said = connected.unwrap_err();
+        assert!(said.contains(&format!("{why}, and cairn://blue/member/1 answers")), "{said}");
+    }
 }
 
 #[tokio::test]
