@@ -48,6 +48,7 @@ bounded_by_their_length!(HelloRequest, GetRequest, ListRequest);
 bounded_by_their_length!(StatusRequest, ScrubRequest, UnsafeRecoveryRequest);
 bounded_by_their_length!(ChangeMembersRequest, SetModeRequest, MoveLeaderRequest, DrainRequest);
 bounded_by_their_length!(FinishUpgradeRequest, FinishUpgradeResponse);
+bounded_by_their_length!(SafeToStopRequest, SafeToStopResponse);
 // A client chose the server whose answers it decodes.
 bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
 bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);

@@ -81,6 +81,7 @@ pub mod proto;
 mod random;
 mod read;
 mod retry;
+mod safe_to_stop;
 mod scrub;
 mod session;
 mod status;
@@ -99,6 +100,7 @@ pub use node::PROTOCOL;
 pub use operator::{Operator, OperatorCall};
 pub use options::Options;
 pub use read::ReadOptions;
+pub use safe_to_stop::StopVerdict;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{

@@ -1,8 +1,10 @@
 //! Whether this node serves clients now, and why not: what `/ready`, gRPC health and `cairn status`
-//! say.
+//! say. And whether a member may be stopped: what `/safe-to-stop` says.
 //!
-//! What holds here: a node is ready only if it is an active voter, its disk works, and it either leads
-//! with a majority that answers it, or hears a leader to which it sends its clients.
+//! What holds here: a node is ready only if it is an active voter that nobody stops or removes, its
+//! disk works, it either leads with a majority that answers it, or hears a leader to which it sends
+//! its clients, and it holds what that leader had committed a moment ago. So a node that came back is
+//! ready once it could take over.
 
 use crate::outage::ElectionBlockedState;
 use cairn_engine::MemberState;
@@ -14,9 +16,16 @@ use cairn_raft::Replica;
 /// Why not, in one sentence.
 pub(crate) fn readiness(replica: &Replica, state: &ElectionBlockedState) -> Result<(), String> {
     let status = replica.status();
-    let stopped = status.stopped_reason.or_else(|| replica.engine().status().failed);
-    if let Some(why) = stopped.or_else(|| replica.removed_reason()) {
+    if let Some(why) = status.stopped_reason.or_else(|| replica.engine().status().failed) {
         return Err(format!("stopped: {why}"));
+    }
+    if replica.leaves() {
+        return Err(
+            "stopping: this node was asked to stop, and sends its clients to the others".into()
+        );
+    }
+    if let Some(why) = replica.removal() {
+        return Err(format!("removed: {why}"));
     }
     if let Some(sentence) = state.no_service(replica) {
         return Err(sentence);
@@ -34,4 +43,25 @@ pub(crate) fn readiness(replica: &Replica, state: &ElectionBlockedState) -> Resu
         });
     }
     replica.leader_contact()
+}
+
+/// Whether the member of this slot, or this member, may be stopped now, all others running on: what
+/// `/safe-to-stop` says.
+///
+/// # Errors
+/// Why not, or why nobody can tell.
+pub(crate) async fn safe_to_stop(replica: &Replica, slot: Option<u16>) -> Result<(), String> {
+    let verdicts = replica.stop_verdicts().await?;
+    let asked = verdicts.iter().filter(|verdict| match slot {
+        Some(slot) => verdict.member.slot() == slot,
+        None => verdict.member == replica.node_id(),
+    });
+    let asked: Vec<_> = asked.collect();
+    if let Some(slot) = slot.filter(|_| asked.is_empty()) {
+        return Err(format!("slot {slot} has no member"));
+    }
+    // Nobody needs a node that is no member.
+    let obstacles: Vec<&str> =
+        asked.iter().flat_map(|verdict| &verdict.obstacles).map(String::as_str).collect();
+    if obstacles.is_empty() { Ok(()) } else { Err(obstacles.join("; ")) }
 }

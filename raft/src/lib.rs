@@ -51,6 +51,7 @@ pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, for
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
 pub use storage::modes::Modes;
+pub use transport::StopVerdict;
 
 /// The messages between members, for tests that forge some.
 #[doc(hidden)]

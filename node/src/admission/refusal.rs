@@ -144,6 +144,11 @@ pub(crate) fn no_leader() -> Status {
     detail(Reason::NoLeader).into_status(Code::Unavailable, message)
 }
 
+/// Nobody can tell which members may be stopped.
+pub(crate) fn cannot_tell(why: String) -> Status {
+    detail(Reason::NoLeader).into_status(Code::Unavailable, why)
+}
+
 /// A read that did not finish in time.
 pub(crate) fn read_late(waited_ms: u128) -> Status {
     Status::deadline_exceeded(format!(

@@ -16,6 +16,7 @@ mod exit;
 mod format;
 mod get;
 mod grow;
+mod health;
 mod help;
 mod inspect;
 mod leader;
@@ -88,6 +89,8 @@ enum Command {
     List(list::ListArgs),
     /// Show the status that each node reports
     Status(status::StatusArgs),
+    /// Ask whether the cluster would go on without a member
+    Health(health::HealthArgs),
     /// Read everything that the nodes hold and repair what is damaged; or show the progress
     Scrub(scrub::ScrubArgs),
     /// Show the members of the cluster, add, remove, replace, promote or move one
@@ -166,6 +169,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Delete(args) => delete::run(args, output).await,
         Command::List(args) => list::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
+        Command::Health(args) => health::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
         Command::Mode(args) => mode::run(args, output).await,

@@ -42,6 +42,9 @@ use world::{
 /// How often the node tries again to read an unreadable identity.
 const IDENTITY_RETRY: Duration = Duration::from_secs(5);
 
+/// How long closing the connections of clients may take, once no request is under way.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
 /// A running member.
 pub struct Node {
     config: NodeConfig,
@@ -132,9 +135,13 @@ impl Node {
         self.replica.wait_stopped().await
     }
 
-    /// Stops accepting requests, waits up to [`crate::config::Timing::shutdown`] for those under
-    /// way, stops replication, and closes the engine, which syncs and records a clean shutdown. A
-    /// second call does nothing.
+    /// Stops in this order: leadership is handed over while clients are still answered, and are told
+    /// who leads from then on; no connection is accepted any more, and idle ones are closed; requests
+    /// under way have [`crate::config::Timing::shutdown`] to end; replication stops; the engine syncs,
+    /// and records a clean shutdown. A second call does nothing.
+    ///
+    /// The story behind the order: the listener was closed first, and then the node waited ten seconds
+    /// for a client that only watched its health. It led all that time, and nobody took a write.
     ///
     /// # Errors
     /// `Replica` and `Engine`; the rest is stopped nevertheless.
@@ -142,9 +149,11 @@ impl Node {
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
+        self.replica.leave().await;
         let _ = running.stop.send(());
-        if tokio::time::timeout(self.config.timing.shutdown, running.clients).await.is_err() {
-            warn!("requests were still under way when `timing.shutdown` ended; they are cut off");
+        let limit = self.config.timing.shutdown + CLOSE_LIMIT;
+        if tokio::time::timeout(limit, running.clients).await.is_err() {
+            warn!("some connections of clients could not be closed in time; they are cut off");
         }
         let replica = self.replica.shutdown().await;
         for server in running.others {

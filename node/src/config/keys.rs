@@ -155,7 +155,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("timing.election_min", Time, "500ms").means("shortest election timeout"),
     key("timing.election_max", Time, "1s").means("longest election timeout"),
     key("timing.request", Time, "10s").means("deadline of a request that has none of its own"),
-    key("timing.shutdown", Time, "10s")
+    key("timing.shutdown", Time, "3s")
         .means("time for requests under way to finish when the server stops"),
     key("storage.size", Size(16 << 20, Geometry::MAX_TOTAL_BYTES), "10GiB")
         .means("size of the data directory in bytes; used by `cairn format` and `cairn grow` only"),

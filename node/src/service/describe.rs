@@ -9,7 +9,8 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, ReplicaStatus, Versions};
+use cairn_raft::{Modes, ReplicaStatus, StopVerdict, Versions};
+use tonic::Status;
 
 /// Who chose a mode that the node would not have chosen.
 const BY_CLUSTER: &str = "cluster";
@@ -114,6 +115,17 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             .err()
             .unwrap_or_default(),
     }
+}
+
+/// Which members may be stopped now, as the leader says.
+pub(super) async fn safe_to_stop(inner: &Inner) -> Result<proto::SafeToStopResponse, Status> {
+    let verdicts = inner.replica.stop_verdicts().await.map_err(refusal::cannot_tell)?;
+    let verdict = |verdict: StopVerdict| proto::StopVerdict {
+        node_id: verdict.member.as_u64(),
+        slot: u32::from(verdict.member.slot()),
+        obstacles: verdict.obstacles,
+    };
+    Ok(proto::SafeToStopResponse { verdicts: verdicts.into_iter().map(verdict).collect() })
 }
 
 fn versions(versions: Versions) -> proto::Versions {

@@ -268,4 +268,15 @@ impl proto::kv_server::Kv for KvService {
         })
         .await
     }
+
+    async fn safe_to_stop(
+        &self,
+        request: Request<proto::SafeToStopRequest>,
+    ) -> Result<Response<proto::SafeToStopResponse>, Status> {
+        self.measured(Method::SafeToStop, async {
+            self.anybody(&request)?.may(Need::AnyRole)?;
+            describe::safe_to_stop(&self.inner).await
+        })
+        .await
+    }
 }

@@ -13,6 +13,7 @@
 mod access;
 mod bad_input;
 mod bench_disk;
+mod clean_stop;
 mod command_line;
 mod damage;
 mod doctor;

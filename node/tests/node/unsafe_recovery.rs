@@ -155,6 +155,13 @@ impl Kv for Member {
         }))
     }
 
+    async fn safe_to_stop(
+        &self,
+        _: Request<proto::SafeToStopRequest>,
+    ) -> Answer<proto::SafeToStopResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<StatusResponse> {
         if self.shared.elected.load(Ordering::SeqCst) {
             return Ok(Response::new(self.elected.clone()));

@@ -83,6 +83,11 @@ impl AckModes {
         self.recovering.lock().insert(member, Recovering { epoch, caught_up: None });
     }
 
+    /// The members that recover with the help of this leader.
+    pub(crate) fn recovering_members(&self) -> BTreeSet<NodeId> {
+        self.recovering.lock().keys().copied().collect()
+    }
+
     /// Chooses the ack mode while this member leads. Runs until the member stops.
     pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
         let timeout = Duration::from_millis(member.config.election_min_ms);

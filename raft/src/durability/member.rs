@@ -1,6 +1,6 @@
 //! This member, as the tasks beside openraft see it.
 
-use super::{EpochRecords, Gate};
+use super::{EpochRecords, Gate, Lag};
 use crate::core::config::ReplicaConfig;
 use crate::core::runtime;
 use crate::storage::Raft;
@@ -33,6 +33,10 @@ pub(crate) struct LocalMember {
     pub(crate) drained: Mutex<Option<runtime::Instant>>,
     /// Why this identity is no longer a member.
     pub(crate) removed_reason: Mutex<Option<String>>,
+    /// How far behind the leader it is.
+    pub(crate) lag: Lag,
+    /// It is being stopped: it leads no more, and still votes, acknowledges and answers.
+    pub(crate) leaving: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -42,9 +46,23 @@ impl LocalMember {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Whether this member may ask for votes: its gate allows it, and no operator drains it.
+    /// Whether this member is being stopped.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
+    /// Whether this member may ask for votes: its gate allows it, no operator drains it, and it is
+    /// not being stopped.
     pub(crate) fn may_campaign(&self) -> bool {
-        self.drained_for().is_none() && self.gate.may_campaign(self.identity.id())
+        self.kept_from_leading().is_none() && self.gate.may_campaign(self.identity.id())
+    }
+
+    /// Why this member does not lead although its gate allows it.
+    pub(crate) fn kept_from_leading(&self) -> Option<&'static str> {
+        if self.leaves() {
+            return Some("this member is being stopped");
+        }
+        self.drained_for().map(|_| "an operator keeps this member from leading")
     }
 
     /// How long an operator still keeps this member from leading.

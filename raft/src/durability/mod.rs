@@ -37,6 +37,7 @@
 mod ack_modes;
 mod epoch_records;
 mod gate;
+mod lag;
 pub(crate) mod leadership;
 mod member;
 mod most_up_to_date;
@@ -47,6 +48,7 @@ pub(crate) use ack_modes::AckModes;
 pub(crate) use epoch_records::EpochRecords;
 pub(crate) use gate::Gate;
 pub use gate::UnsafeRecovery;
+pub(crate) use lag::Lag;
 pub(crate) use member::LocalMember;
 pub(crate) use most_up_to_date::is_most_up_to_date;
 pub(crate) use policy::Policy;

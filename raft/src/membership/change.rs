@@ -11,7 +11,7 @@
 //! A call is repeated until the change is done. It keeps nothing between two calls, so that it does
 //! not matter which leader gets them.
 
-use super::reconciler::Reconciler;
+use super::reconciler::{Reconciler, STEP_LIMIT};
 use super::request::{ChangeError, Seen, refused};
 use super::seen::{alive, caught_up, is_settled};
 use super::step::{self, Step, View};
@@ -24,12 +24,9 @@ use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::Mode;
 use openraft::RaftMetrics;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// More voters cost more than they give: each write goes to all of them.
 const MEMBERS_MAX: usize = 15;
-/// The longest that one step of a change takes before its caller hears of it.
-const STEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]

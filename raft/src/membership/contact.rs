@@ -5,6 +5,7 @@
 //! What holds here: what others say of a member is only asked; the member itself must answer there.
 //! The addresses that are asked in one round are bounded.
 
+use super::seen::leaves_configuration;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
@@ -21,7 +22,8 @@ use tonic::Status;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two rounds of asking all; less than the time for which a leader keeps a join request.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
-/// A voter that had no contact with a leader for this long asks the others whether they refuse it.
+/// A voter that had no contact with a leader for this long asks the others whether they refuse it;
+/// sooner if it knows of a configuration without it.
 const NO_LEADER_AFTER: Duration = Duration::from_secs(5);
 /// The most addresses that are asked in one round.
 const CONTACTS_MAX: usize = 64;
@@ -77,7 +79,7 @@ impl Outreach {
             }
             match self.reason() {
                 None => *self.member.removed_reason.lock() = None,
-                Some(Reason::NoLeader) if now - began <= NO_LEADER_AFTER => {}
+                Some(Reason::NoLeader) if now - began <= self.no_leader_after() => {}
                 Some(reason) => self.ask_all(reason).await,
             }
         }
@@ -100,11 +102,20 @@ impl Outreach {
         }
         // openraft may report the leader that it knew before its restart, and a leader that was
         // replaced while its machine was suspended continues without a quorum.
-        let now = runtime::now();
+        let (now, limit) = (runtime::now(), self.no_leader_after());
         let leads = metrics.state == ServerState::Leader
-            && metrics.last_quorum_acked.is_some_and(|at| now - *at < NO_LEADER_AFTER);
-        let heard = leads || self.member.gate.leader_contact_within(NO_LEADER_AFTER);
+            && metrics.last_quorum_acked.is_some_and(|at| now - *at < limit);
+        let heard = leads || self.member.gate.leader_contact_within(limit);
         (!heard).then_some(Reason::NoLeader)
+    }
+
+    /// For how long no leader is heard before this member asks the others. One that the members
+    /// removed hears nobody any more, and is to know that soon.
+    fn no_leader_after(&self) -> Duration {
+        match with_metrics(&self.member.raft, leaves_configuration) {
+            true => Duration::from_millis(self.member.config.election_max_ms),
+            false => NO_LEADER_AFTER,
+        }
     }
 
     /// Asks at the addresses that members announced: one that answers there is reached there.

@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest that one step of a change is waited for.
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// A join request counts for this long.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
 /// A leader that missed its rounds for this long was paused itself, or busy with a change.
@@ -38,7 +40,9 @@ pub(crate) struct Reconciler {
     pub(super) ack_modes: Arc<AckModes>,
     /// Changes are made one after another: those of operators, those of this task, and a new version
     /// of the cluster.
-    pub(super) changing: Arc<futures::lock::Mutex<()>>,
+    pub(crate) changing: Arc<futures::lock::Mutex<()>>,
+    /// The members are asked how they stand for one caller after another.
+    pub(super) surveying: futures::lock::Mutex<()>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last checked.
     leads: Mutex<Option<Leads>>,
@@ -75,6 +79,7 @@ impl Reconciler {
             member,
             ack_modes,
             changing: Arc::default(),
+            surveying: futures::lock::Mutex::default(),
             pending_joins: Mutex::default(),
             leads: Mutex::default(),
             asked: Mutex::default(),
@@ -231,7 +236,10 @@ impl Reconciler {
                 if step == Step::Finish && self.gave_way(&metrics).await {
                     continue;
                 }
-                self.take(step, &metrics).await;
+                // What is begun goes on, and a joint configuration is finished in a later round. The
+                // story: a change waited for a majority, and meanwhile this leader logged no boots,
+                // also not those of the members that recovered and were to be part of that majority.
+                runtime::timeout(STEP_LIMIT, self.take(step, &metrics)).await;
             }
         }
     }

@@ -35,6 +35,14 @@ pub(super) fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
         .collect()
 }
 
+/// Whether the change under way, as far as this member has it, ends in a configuration without this
+/// member, which votes in the one before.
+pub(crate) fn leaves_configuration(metrics: &RaftMetrics<TypeConfig>) -> bool {
+    let configurations = metrics.membership_config.membership().get_joint_config();
+    let [before @ .., last] = configurations.as_slice() else { return false };
+    !last.contains(&metrics.id) && before.iter().any(|voters| voters.contains(&metrics.id))
+}
+
 /// The membership is committed, and an entry of the leader's own term: only then it knows what is
 /// committed.
 pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
@@ -42,4 +50,34 @@ pub(super) fn is_settled(metrics: &RaftMetrics<TypeConfig>) -> bool {
         metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
     let applied: Option<LogId> = metrics.last_applied.as_ref().map(engine_log_id);
     committed && applied.is_some_and(|applied| applied.term == metrics.current_term)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::MemberAddress;
+    use crate::core::types::{Membership, StoredMembership};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    /// The story: a member was removed, and said for six seconds more that it was ready.
+    #[test]
+    fn a_member_knows_that_it_leaves_from_the_first_configuration_without_it() {
+        let leaves = |configurations: &[&[u16]]| {
+            let id = |slot: &u16| NodeId::new(*slot, 1);
+            let sets = configurations.iter().map(|slots| slots.iter().map(id).collect());
+            let sets: Vec<BTreeSet<NodeId>> = sets.collect();
+            let nodes = sets.iter().flatten().map(|id| (*id, MemberAddress::default()));
+            let nodes: BTreeMap<_, _> = nodes.collect();
+            let membership = Membership::new(sets, nodes).unwrap();
+            let mut metrics = RaftMetrics::new_initial(id(&1));
+            metrics.membership_config = Arc::new(StoredMembership::new(None, membership));
+            leaves_configuration(&metrics)
+        };
+        assert!(!leaves(&[&[1, 2, 3]]));
+        assert!(leaves(&[&[1, 2, 3], &[2, 3]]));
+        assert!(!leaves(&[&[1, 2, 3], &[1, 2]]), "another one leaves");
+        assert!(!leaves(&[&[2, 3], &[1, 2, 3]]), "it joins");
+        assert!(!leaves(&[&[2, 3]]), "it never voted, or is out");
+    }
 }

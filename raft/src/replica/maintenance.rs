@@ -5,6 +5,7 @@
 //! that a follower will need next while it catches up are kept, unless the disk fills up meanwhile
 //! or an entry before them is damaged for good.
 
+use super::serving;
 use crate::core::config::ReplicaConfig;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::raft_metrics::with_metrics;
@@ -62,6 +63,7 @@ impl Maintenance {
                 return;
             }
             member.receiver.expire();
+            serving::observe_lag(&member);
             self.hand_over_if_unfit().await;
             if self.run_once().await.is_err() {
                 return;
@@ -140,7 +142,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Hands leadership over if this member should not lead: an operator drains it, it cannot read
+    /// Hands leadership over if this member should not lead: an operator drains or stops it, it cannot read
     /// an entry that it should send, or its disk stalls. In the last case it takes no writes, and the engine's
     /// timeout ends it only later.
     async fn hand_over_if_unfit(&self) {
@@ -151,8 +153,8 @@ impl Maintenance {
             tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
             leadership::hand_over(&self.member, None, limit).await;
         }
-        if leads && self.member.drained_for().is_some() {
-            // It won an election that began before it was drained.
+        if leads && self.member.kept_from_leading().is_some() {
+            // It won an election that began before it was drained, or before its stop.
             leadership::hand_over(&self.member, None, limit).await;
         }
         if repairer.take_unreadable_for_long() {

@@ -439,15 +439,40 @@ impl Replica {
         }
     }
 
-    /// Stops replication, after handing leadership over if this replica leads and another one can
-    /// take over at once. The engine stays open: the caller closes it next.
+    /// Prepares a stop. From now on this replica does not lead, and other leaders do not count on
+    /// it; it still votes, acknowledges, and names the leader. Returns once another member leads, if
+    /// this one led. If no other one can take over, returns after the time of an election: by waiting
+    /// longer nothing would be gained. A second call does nothing.
+    pub async fn leave(&self) {
+        let member = &self.inner.member;
+        if member.leaving.swap(true, Ordering::SeqCst) || self.stopped().is_some() {
+            return;
+        }
+        member.raft.runtime_config().elect(member.may_campaign());
+        let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
+        if !leads() {
+            return;
+        }
+        let limit = Duration::from_millis(member.config.election_max_ms);
+        leadership::hand_over(member, None, limit).await;
+        if !leads() {
+            // With its first message the new leader is known, and clients can be sent to it.
+            leadership::another_leader(member, limit).await;
+        }
+    }
+
+    /// Whether this replica is being stopped.
+    pub fn leaves(&self) -> bool {
+        self.inner.member.leaves()
+    }
+
+    /// Stops replication, after [`Replica::leave`]. The engine stays open: the caller closes it next.
     ///
     /// # Errors
     /// `Stopped`, if a task ended abnormally.
     pub async fn shutdown(&self) -> Result<(), Error> {
+        self.leave().await;
         self.inner.member.stopping.store(true, Ordering::SeqCst);
-        let limit = Duration::from_millis(self.inner.member.config.election_min_ms);
-        leadership::hand_over(&self.inner.member, None, limit).await;
         self.inner.member.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
     }
 

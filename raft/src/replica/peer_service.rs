@@ -4,6 +4,7 @@
 //! that it would take for a broken invariant; votes pass through the gate.
 
 use super::append_capacity::AppendCapacity;
+use super::read_barrier::ReadBarrier;
 use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
@@ -16,7 +17,7 @@ use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
 use crate::transport::identity::{self, is_uninitialized};
 use crate::transport::receiver;
-use crate::transport::{PendingJoin, is_storable, messages};
+use crate::transport::{PendingJoin, StopVerdict, is_storable, messages};
 use cairn_engine::{BootEpoch, LogId};
 use cairn_tls::Remote;
 use futures::future::ready;
@@ -39,6 +40,7 @@ pub struct PeerService {
     pub(super) ack_modes: Arc<AckModes>,
     pub(super) reconciler: Arc<Reconciler>,
     pub(super) append_capacity: Arc<AppendCapacity>,
+    pub(super) barrier: ReadBarrier,
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is
     /// logged.
     pub(super) contradicted: Arc<AtomicBool>,
@@ -63,6 +65,16 @@ fn from_remote<T>(request: Request<T>) -> (Remote, T) {
 impl PeerService {
     fn own_vote(&self) -> Vote {
         with_metrics(&self.member.raft, |metrics| metrics.vote)
+    }
+
+    /// Which members may be stopped now, once a quorum has confirmed that this member leads.
+    ///
+    /// # Errors
+    /// Why this member cannot tell.
+    pub(super) async fn stop_verdicts(&self) -> Result<Vec<StopVerdict>, String> {
+        self.barrier.wait().await.map_err(|error| error.to_string())?;
+        let verdicts = self.reconciler.stop_verdicts().await;
+        verdicts.ok_or_else(|| "this member does not lead any more".into())
     }
 
     /// The answer to a snapshot message of a deposed leader: this member's higher vote.
@@ -283,6 +295,8 @@ impl Peer for PeerService {
             mode: codec::mode_to_number(self.member.modes.binding()),
             unsynced_acks: self.member.engine.status().unsynced_acks,
             may_lead: self.member.may_campaign() && self.member.gate.is_open(),
+            recovering: !self.member.gate.is_open(),
+            stopping: self.member.leaves(),
         }))
     }
 
@@ -449,8 +463,8 @@ impl Peer for PeerService {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         self.open_gate()?;
-        if self.member.drained_for().is_some() {
-            return Err(Status::failed_precondition("an operator keeps this member from leading"));
+        if let Some(reason) = self.member.kept_from_leading() {
+            return Err(Status::failed_precondition(reason));
         }
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
         if from.leader_id.voted_for != sender {
@@ -500,6 +514,23 @@ impl Peer for PeerService {
         Ok(Response::new(proto::RecoverResponse {
             envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&vote)),
+        }))
+    }
+
+    async fn safe_to_stop(
+        &self,
+        request: Request<proto::SafeToStopRequest>,
+    ) -> Answered<proto::SafeToStopResponse> {
+        let (remote, request) = from_remote(request);
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
+        let verdicts = self.stop_verdicts().await.map_err(Status::failed_precondition)?;
+        let verdict = |verdict: StopVerdict| proto::StopVerdict {
+            node_id: verdict.member.as_u64(),
+            obstacles: verdict.obstacles,
+        };
+        Ok(Response::new(proto::SafeToStopResponse {
+            envelope: self.member.identity.to(sender),
+            verdicts: verdicts.into_iter().map(verdict).collect(),
         }))
     }
 

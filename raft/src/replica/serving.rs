@@ -1,53 +1,122 @@
 //! Whether a client that asks this member is served now, and why not.
 
 use super::Replica;
-use crate::core::ids::NodeId;
+use crate::core::ids::{GROUP, NodeId};
 use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::durability::leadership;
+use crate::core::types::TypeConfig;
+use crate::durability::{LocalMember, leadership};
+use crate::membership::leaves_configuration;
 use crate::transport::identity::is_uninitialized;
-use openraft::ServerState;
+use crate::transport::{self, StopVerdict};
+use openraft::{RaftMetrics, ServerState};
 use std::time::Duration;
 
 /// A follower that heard no leader for this many of the longest election timeouts, or a leader that
 /// no majority answered for as long, serves nobody.
 const SILENT_TIMEOUTS: u32 = 2;
 
+fn silence_limit(member: &LocalMember) -> Duration {
+    Duration::from_millis(member.config.election_max_ms).saturating_mul(SILENT_TIMEOUTS)
+}
+
+/// Whether this member leads with a majority, or hears a leader.
+fn leader_contact(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) -> Result<(), String> {
+    let limit = silence_limit(member);
+    if metrics.state == ServerState::Leader {
+        if metrics.membership_config.voter_ids().all(|voter| voter == metrics.id) {
+            return Ok(());
+        }
+        let now = runtime::now();
+        return match metrics.last_quorum_acked {
+            Some(at) if now - *at < limit => Ok(()),
+            Some(at) => Err(format!(
+                "no majority: this member leads, and a majority last answered it {} s ago",
+                (now - *at).as_secs()
+            )),
+            None => {
+                Err("no majority: this member leads, and no majority has answered it yet".into())
+            }
+        };
+    }
+    match leadership::leader(metrics) {
+        None => Err("no leader is known".into()),
+        Some((leader, _)) if !member.gate.leader_contact_within(limit) => {
+            Err(format!("no leader: {leader}, the last one known, is not heard"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Records how far this member is behind its leader. Called at intervals.
+pub(super) fn observe_lag(member: &LocalMember) {
+    record_lag(member, &with_metrics(&member.raft, Clone::clone));
+}
+
+fn record_lag(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) {
+    let heard = leader_contact(member, metrics).is_ok();
+    let committed = metrics.cluster_committed.as_ref().map(|id| id.index());
+    let applied = member.engine.applied(GROUP).map(|id| id.index);
+    member.lag.observe(heard, (committed, applied), silence_limit(member));
+}
+
 impl Replica {
-    /// Whether this member leads with a majority, or hears a leader.
+    /// Whether this member leads with a majority, or hears a leader, and holds what was committed a
+    /// moment ago.
     ///
     /// # Errors
     /// Why not, in one sentence.
     pub fn leader_contact(&self) -> Result<(), String> {
         let member = &self.inner.member;
         let metrics = with_metrics(&member.raft, Clone::clone);
-        let limit =
-            Duration::from_millis(member.config.election_max_ms).saturating_mul(SILENT_TIMEOUTS);
+        leader_contact(member, &metrics)?;
+        record_lag(member, &metrics);
+        if member.lag.is_within(silence_limit(member)) {
+            return Ok(());
+        }
+        let committed = metrics.cluster_committed.as_ref().map_or(0, |id| id.index());
+        let applied = self.engine().applied(GROUP).map_or(0, |id| id.index);
+        let copies = if member.receiver.receives() { ", and copies a snapshot" } else { "" };
+        Err(format!(
+            "catching up: {} committed entries are not applied here{copies}",
+            committed.saturating_sub(applied)
+        ))
+    }
+
+    /// For each member whether it may be stopped now, as the leader says after a quorum has confirmed
+    /// it: without a member that may be, a majority of the voters is left that is reachable, active,
+    /// caught up, and not being stopped, and one of them may lead. Asks all members; may be cancelled.
+    ///
+    /// # Errors
+    /// Why nobody can tell.
+    pub async fn stop_verdicts(&self) -> Result<Vec<StopVerdict>, String> {
+        let member = &self.inner.member;
+        let metrics = with_metrics(&member.raft, Clone::clone);
+        if let Some(reason) = self.stopped() {
+            return Err(format!("this member has stopped: {reason}"));
+        }
         if metrics.state == ServerState::Leader {
-            if metrics.membership_config.voter_ids().all(|voter| voter == metrics.id) {
-                return Ok(());
-            }
-            let now = runtime::now();
-            return match metrics.last_quorum_acked {
-                Some(at) if now - *at < limit => Ok(()),
-                Some(at) => Err(format!(
-                    "no majority: this member leads, and a majority last answered it {} s ago",
-                    (now - *at).as_secs()
-                )),
-                None => {
-                    Err("no majority: this member leads, and no majority has answered it yet"
-                        .into())
-                }
-            };
+            return self.inner.service.stop_verdicts().await;
         }
-        match leadership::leader(&metrics) {
-            None => Err("no leader is known".into()),
-            Some((leader, _)) if !member.gate.leader_contact_within(limit) => {
-                Err(format!("no leader: {leader}, the last one known, is not heard"))
-            }
-            Some(_) => Ok(()),
+        leader_contact(member, &metrics)?;
+        let (leader, _) = leadership::leader(&metrics).ok_or("no leader is known")?;
+        transport::ask_safe_to_stop(&member.identity, &member.addresses, leader).await
+    }
+
+    /// Why this identity is no longer a member, or is about to be none: another member said so, the
+    /// log does, or the members agree on a configuration without it.
+    pub fn removal(&self) -> Option<String> {
+        let member = &self.inner.member;
+        if let Some(reason) = self.removed_reason() {
+            return Some(reason);
         }
+        if member.identity.identities.is_removed(self.node_id()) {
+            return Some("this identity was removed from the cluster".into());
+        }
+        let metrics = with_metrics(&member.raft, Clone::clone);
+        leaves_configuration(&metrics)
+            .then(|| "the members agree on a configuration without this one".into())
     }
 
     /// Why the cluster is not formed yet; `None` if it is, as far as this member knows.

@@ -16,7 +16,7 @@ use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
 use crate::core::{codec, runtime, version};
-use crate::durability::{AckModes, EpochRecords, Gate, LocalMember, Policy};
+use crate::durability::{AckModes, EpochRecords, Gate, Lag, LocalMember, Policy};
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
@@ -147,6 +147,8 @@ async fn build(
         repairer,
         drained: Mutex::default(),
         removed_reason: Mutex::default(),
+        lag: Lag::default(),
+        leaving: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
     })
 }
@@ -180,6 +182,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         ack_modes,
         reconciler,
         append_capacity,
+        barrier: barrier.clone(),
         contradicted,
     };
     Inner { member, service, barrier, scrubber }

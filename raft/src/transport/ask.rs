@@ -35,6 +35,10 @@ pub(crate) struct Answer {
     pub(crate) unsynced_acks: bool,
     /// It may take over leadership: it is active, and no operator drains it.
     pub(crate) may_lead: bool,
+    /// It may have lost acknowledged entries.
+    pub(crate) recovering: bool,
+    /// It was asked to stop.
+    pub(crate) stopping: bool,
 }
 
 /// Who is asked: where, and which slot's member is expected there, if any.
@@ -107,6 +111,8 @@ pub(crate) async fn hello(
         mode: codec::mode_from_number(answer.mode),
         unsynced_acks: answer.unsynced_acks,
         may_lead: answer.may_lead,
+        recovering: answer.recovering,
+        stopping: answer.stopping,
     })
 }
 
@@ -168,6 +174,52 @@ pub(crate) fn cause(status: &Status) -> String {
         message => message,
     };
     causes.last().map_or_else(|| said.to_owned(), ToString::to_string)
+}
+
+/// Whether a member may be stopped now without keeping the cluster from serving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopVerdict {
+    /// The member.
+    pub member: NodeId,
+    /// Why it must not be stopped, a sentence for each reason; empty: it may be.
+    pub obstacles: Vec<String>,
+}
+
+/// Asks `leader`, at each of its addresses until it answers, which members may be stopped now.
+///
+/// # Errors
+/// Why nobody can tell.
+pub(crate) async fn ask_safe_to_stop(
+    identity: &PeerIdentity,
+    own: &Addresses,
+    leader: NodeId,
+) -> Result<Vec<StopVerdict>, String> {
+    let mut last = format!("no address of the leader, {leader}, is known");
+    for address in own.of(leader, None) {
+        let request = proto::SafeToStopRequest { envelope: identity.to(leader) };
+        let answer = call_at(identity.tls(), Some(leader.slot()), &address, |client| {
+            call(client, request, |mut client, request| async move {
+                client.safe_to_stop(request).await
+            })
+        });
+        let answer = answer.await.and_then(|answer| {
+            identity.check_answer(&answer, leader)?;
+            Ok(answer)
+        });
+        match answer {
+            Ok(answer) => {
+                let verdict = |verdict: proto::StopVerdict| StopVerdict {
+                    member: NodeId::from_u64(verdict.node_id),
+                    obstacles: verdict.obstacles,
+                };
+                return Ok(answer.verdicts.into_iter().take(CONTACTS_MAX).map(verdict).collect());
+            }
+            Err(status) => {
+                last = format!("the leader, {leader}, does not tell: {}", cause(&status))
+            }
+        }
+    }
+    Err(last)
 }
 
 /// A node that asks to join.

@@ -88,6 +88,7 @@ macro_rules! enveloped {
 enveloped! {
     HelloResponse AppendResponse VoteResponse SnapshotOffsetResponse SnapshotChunkResponse
     SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
+    SafeToStopResponse
 }
 
 /// The time between two log lines about messages that are refused for one cause.

@@ -22,8 +22,10 @@ mod sender;
 pub(crate) mod terms;
 
 pub(crate) use addresses::{Addresses, is_storable};
+pub use ask::StopVerdict;
 pub(crate) use ask::{
-    Answer, Contact, PendingJoin, ask, ask_to_join, ask_to_recover, cause, find, hello,
+    Answer, Contact, PendingJoin, ask, ask_safe_to_stop, ask_to_join, ask_to_recover, cause, find,
+    hello,
 };
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;

@@ -176,6 +176,12 @@ impl SnapshotReceiver {
         }
     }
 
+    /// Whether a snapshot is being received, as far as nobody has abandoned it.
+    pub(crate) fn receives(&self) -> bool {
+        // Locked: a piece of it is being taken.
+        self.partial.try_lock().map_or(true, |partial| partial.is_some())
+    }
+
     /// Drops an abandoned transfer.
     pub(crate) fn expire(&self) {
         // Locked: a piece of it is being taken.

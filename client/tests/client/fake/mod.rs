@@ -306,6 +306,13 @@ impl Kv for Node {
         self.perform(request, Store::list).await
     }
 
+    async fn safe_to_stop(
+        &self,
+        _: Request<proto::SafeToStopRequest>,
+    ) -> Answer<proto::SafeToStopResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();

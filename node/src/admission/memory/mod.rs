@@ -166,6 +166,13 @@ impl Reads {
         ReadsStatus { held_bytes, waiting, slow_closed }
     }
 
+    /// Ends every connection: nothing more is read from it, and it closes.
+    pub fn end_connections(&self) {
+        for account in self.shared.state.lock().accounts.values() {
+            account.flow.end();
+        }
+    }
+
     /// Closes connections whose clients are slower than `pace` while other reads wait. Never ends.
     pub async fn close_slow(self, pace: Pace) {
         loop {
@@ -219,6 +226,7 @@ impl Reads {
 pub struct ConnectionFlow {
     written: AtomicU64,
     closed: AtomicBool,
+    ended: AtomicBool,
     task: AtomicWaker,
 }
 
@@ -233,6 +241,17 @@ impl ConnectionFlow {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.task.wake();
+    }
+
+    /// Ends the connection: wakes its task, which reads the end of the client's side.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.task.wake();
+    }
+
+    /// Whether nothing more is to be read.
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
     }
 
     /// Whether the connection is to end.

@@ -90,6 +90,7 @@ over_wire! {
         get: GetRequest => GetResponse,
         list: ListRequest => ListResponse,
         status: StatusRequest => StatusResponse,
+        safe_to_stop: SafeToStopRequest => SafeToStopResponse,
     }
 
     type MultiplexStream = <KvService as Kv>::MultiplexStream;

@@ -131,4 +131,5 @@ peer! {
     recover: RecoverRequest => RecoverResponse,
     join: JoinRequest => JoinResponse,
     fetch_value: FetchValueRequest => FetchValueResponse,
+    safe_to_stop: SafeToStopRequest => SafeToStopResponse,
 }

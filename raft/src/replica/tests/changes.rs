@@ -65,3 +65,27 @@ async fn a_removal_that_leaves_fewer_than_three_waits_for_a_mode_that_is_on_its_
         runtime::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// The story: a change waited for a majority that was not there. Its leader waited with it, and
+/// meanwhile logged no boots and took no other change, for as long as it led.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_does_not_wait_for_ever_for_a_change_that_no_majority_takes() {
+    let members = Members::started().await;
+    let leader = members.leader();
+    let others: Vec<_> =
+        members.replicas.iter().filter(|one| one.node_id() != leader.node_id()).collect();
+    for other in &others {
+        other.shutdown().await.unwrap();
+    }
+    let moved = MemberAddress { peer: "127.0.0.1:1".into(), client: "client:1".into() };
+    let member = &leader.inner.member;
+    member.addresses.answered(others[0].node_id(), others[0].engine().boot_epoch(), moved);
+    let changing = &leader.inner.service.reconciler.changing;
+    let waits = |one: &Replica| {
+        let proposed = metrics(one).membership_config.log_id()
+            != metrics(one).committed_membership_config.log_id();
+        (proposed && changing.try_lock().is_none()).then_some(())
+    };
+    members.until("the change waits", waits).await;
+    members.until("another one may begin", |_| changing.try_lock().map(drop)).await;
+}

@@ -110,6 +110,34 @@ async fn a_leader_that_leaves_gives_way_to_one_that_finishes_its_removal() {
     assert!(finished_in > term, "the one that leaves finished it, in term {term}");
 }
 
+/// The story: a leader that was asked to stop kept leading for as long as it waited for its clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_being_stopped_leads_no_more_and_still_acknowledges() {
+    let members = Members::started().await;
+    let stopped = members.leader();
+    stopped.leave().await;
+    let next = members.leader();
+    assert!(next.node_id() != stopped.node_id() && !stopped.inner.member.may_campaign());
+    assert_eq!(stopped.leader().map(|(id, _)| id), Some(next.node_id()), "where to send clients");
+    // The next leader has not heard of all others yet.
+    let others = |one: &NodeId| *one != stopped.node_id();
+    let told = async {
+        loop {
+            let verdicts = next.stop_verdicts().await.unwrap_or_default();
+            let against = verdicts.iter().filter(|verdict| others(&verdict.member));
+            let why: Vec<String> = against.flat_map(|one| one.obstacles.clone()).collect();
+            if why.iter().filter(|why| why.contains("is being stopped")).count() == 2 {
+                return;
+            }
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(20), told).await.expect("no other one may be stopped");
+    let third = members.replicas.iter().find(|one| others(&one.node_id()) && !leads(one)).unwrap();
+    third.shutdown().await.unwrap();
+    takes_a_write(next).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_or_recovering_member_says_that_it_may_not_lead_and_takes_no_leadership() {
     let (_folder, replica, service) = replica().await;

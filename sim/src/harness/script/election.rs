@@ -13,6 +13,9 @@ use std::time::Duration;
 /// lease, which is one election timeout, and three elections with the longest timeout, since votes
 /// may split.
 const OUTAGE_MAX: Duration = Duration::from_secs(4);
+/// The longest time without an acknowledgement when the leader stops cleanly: less than the shortest
+/// election timeout, so that it cannot have passed.
+const PAUSE_MAX: Duration = Duration::from_millis(300);
 /// More writes than are in flight at the same time: some of them were sent after the leader was
 /// killed.
 const WRITES: usize = 30;
@@ -26,6 +29,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(leader_killed(stage)),
+    },
+    Scenario {
+        name: "leader-stopped",
+        parts: &["another one leads", "writes continue"],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(leader_stopped(stage)),
     },
     Scenario {
         name: "vote-lost",
@@ -80,6 +91,34 @@ async fn leader_killed(mut stage: Stage) -> Played {
     stage.reached("writes continue");
     stage.pass(0, 500).await;
     stage.start(&[leader]).await;
+    stage.active(&stage.all()).await
+}
+
+/// The leader is asked to stop under load, again and again, whoever leads. It hands leadership over
+/// before it does anything else, so that no client waits for an election.
+async fn leader_stopped(mut stage: Stage) -> Played {
+    for _ in 0..3 {
+        stage.active(&stage.all()).await?;
+        stage.acknowledged(20).await?;
+        let leader = stage.leader().await?;
+        let asked = stage.recorder().now();
+        if !stage.stop(&[leader]).await {
+            let detail = format!("member {leader} did not stop cleanly");
+            stage.cluster.violation(Violation::new("a leader stops cleanly", detail));
+        }
+        stage.kill(leader);
+        let others = stage.others(&[leader]);
+        stage.reached_if(stage.leads(&others).is_some(), "another one leads");
+        stage.acknowledged(WRITES).await?;
+        let pause = stage.longest_pause(asked);
+        if pause > PAUSE_MAX {
+            let detail = format!("no write for {pause:?} when member {leader}, which led, stopped");
+            let what = "a clean stop of the leader interrupts nobody";
+            stage.cluster.violation(Violation::new(what, detail));
+        }
+        stage.reached("writes continue");
+        stage.start(&[leader]).await;
+    }
     stage.active(&stage.all()).await
 }
 

@@ -206,6 +206,16 @@ impl Stage {
         self.until("acknowledged writes", || self.recorder.acknowledged() >= before + count).await
     }
 
+    /// The longest time in which no client received the acknowledgement of a write, from this time of
+    /// the recorder on.
+    pub(super) fn longest_pause(&self, from: u64) -> Duration {
+        let mut times = self.recorder.acknowledged_since(from);
+        times.sort_unstable();
+        let before = std::iter::once(from).chain(times.iter().copied());
+        let pauses = before.zip(&times).map(|(before, after)| after.saturating_sub(before));
+        Duration::from_nanos(pauses.max().unwrap_or_default())
+    }
+
     /// Waits until one more write is acknowledged that asked for a sync before its acknowledgement.
     pub(super) async fn synced_write(&self) -> Played {
         let count = || {

@@ -344,6 +344,10 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.open(context)?;
+        if this.flow.is_ended() {
+            // Nothing more is read, as if the client had closed its side.
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.socket).poll_read(context, buffer);
         if this.plain.is_some() {

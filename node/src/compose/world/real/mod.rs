@@ -8,6 +8,7 @@ mod probes;
 mod receiving;
 mod sending;
 mod threads;
+mod under_way;
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::admission::memory::{Pace, Reads};
@@ -41,6 +42,7 @@ use tokio::task::JoinHandle;
 use tonic::service::InterceptorLayer;
 use tonic::{Request, Status};
 use tracing::{info, warn};
+use under_way::UnderWay;
 
 /// Calls under way on one connection. The bound exists because a request takes memory before it can
 /// be refused. More calls wait at the client; a multiplexed stream is one call.
@@ -63,6 +65,10 @@ const READ_PACE: Pace = Pace {
     over: Duration::from_secs(3),
     interval: Duration::from_millis(500),
 };
+
+/// For a clean stop: how long the last bytes of answers may take to be sent, and clients to close
+/// their connections after GOAWAY.
+const GOAWAY_TIME: Duration = Duration::from_millis(100);
 
 /// How often the main thread's delay is measured.
 const DELAY_INTERVAL: Duration = Duration::from_millis(20);
@@ -132,25 +138,46 @@ pub(in crate::compose) async fn serve_clients(
         .max_encoding_message_size(usize::MAX);
     let arrivals = Arrivals::new(config.limits.max_in_flight_bytes, MESSAGE_TIME);
     let health_service = health_service.max_decoding_message_size(PROBE_BYTES);
+    let under_way = UnderWay::default();
     let mut router = server
-        .add_service(arrivals.receive(Sending(kv)))
-        .add_service(arrivals.receive(Sending(operator)))
-        .add_service(arrivals.receive(Sending(health_service)));
+        .add_service(arrivals.receive(Sending::awaited(kv, &under_way)))
+        .add_service(arrivals.receive(Sending::awaited(operator, &under_way)))
+        .add_service(arrivals.receive(Sending::unawaited(health_service)));
     match probes::reflection() {
         Ok(reflection) => {
             let reflection = reflection.max_decoding_message_size(PROBE_BYTES);
-            router = router.add_service(arrivals.receive(Sending(reflection)));
+            router = router.add_service(arrivals.receive(Sending::unawaited(reflection)));
         }
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
     let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
     let served = ("clients", "listen.client");
     let incoming = incoming(listener, served, &slots, (&handshaker, Port::Clients));
-    let incoming = incoming.charged(reads).stream();
-    let end = router.serve_with_incoming_shutdown(incoming, stopping.map(|_| ())).await;
+    let incoming = incoming.charged(reads.clone()).stream();
+    let stop = stopping.clone().map(|_| ());
+    let ending = end_connections(stopping, under_way, reads, config.timing.shutdown);
+    let mut served = Box::pin(router.serve_with_incoming_shutdown(incoming, stop));
+    let end = tokio::select! {
+        biased;
+        end = &mut served => end,
+        () = ending => served.await,
+    };
     watcher.abort();
     slow.abort();
     log_end("clients", end);
+}
+
+/// Once the server stops, waits for the requests under way, at most `limit`, and closes what is
+/// open then. HTTP/2 has told the clients before to send no more (GOAWAY), so those that answer have
+/// closed by themselves, except where a stream of theirs is idle.
+async fn end_connections(stopping: Stop, under_way: UnderWay, reads: Reads, limit: Duration) {
+    // It is dropped if the node is.
+    let _ = stopping.await;
+    if tokio::time::timeout(limit, under_way.none()).await.is_err() {
+        warn!("requests were still under way when `timing.shutdown` ended; they are cut off");
+    }
+    tokio::time::sleep(GOAWAY_TIME).await;
+    reads.end_connections();
 }
 
 pub(in crate::compose) async fn serve_peers(

@@ -1,17 +1,17 @@
-//! What monitoring is served: `/live`, `/ready` and `/metrics` over HTTP; gRPC health and
+//! What monitoring is served: `/live`, `/ready`, `/safe-to-stop` and `/metrics` over HTTP; gRPC health and
 //! reflection beside the public service. An HTTP connection carries one request, so that none keeps
 //! its slot for longer.
 //!
-//! What holds here: with TLS, `/metrics` is served to a certificate of the cluster only; `/live` and
-//! `/ready` to anyone.
+//! What holds here: with TLS, `/metrics` is served to a certificate of the cluster only; the others to
+//! anyone.
 
 use super::incoming::{Connection, Incoming};
 use crate::metrics::Metrics;
 use crate::outage::ElectionBlockedState;
-use crate::readiness::readiness;
+use crate::readiness::{readiness, safe_to_stop};
 use crate::service::KvService;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -75,6 +75,7 @@ pub(super) fn router(
     Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
+        .route("/safe-to-stop", get(stoppable))
         .route("/metrics", get(render))
         .layer(map_response(close_after))
         .with_state(Probes { replica, election_blocked_state, metrics, secured })
@@ -120,6 +121,29 @@ async fn ready(State(probes): State<Probes>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
         }
     }
+}
+
+/// Whether this member may be stopped, or with `?slot=N` the member of that slot.
+async fn stoppable(State(probes): State<Probes>, uri: Uri) -> Response {
+    let Ok(slot) = slot_of(uri.query().unwrap_or_default()) else {
+        let why = "expected /safe-to-stop, or /safe-to-stop?slot=N with a slot from 1 to 65535\n";
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    };
+    match safe_to_stop(&probes.replica, slot).await {
+        Ok(()) => "safe to stop\n".into_response(),
+        Err(why) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not safe to stop: {why}\n")).into_response()
+        }
+    }
+}
+
+/// The slot that a query names.
+fn slot_of(query: &str) -> Result<Option<u16>, ()> {
+    if query.is_empty() {
+        return Ok(None);
+    }
+    let slot = query.strip_prefix("slot=").and_then(|slot| slot.parse().ok());
+    slot.filter(|slot| *slot > 0).map(Some).ok_or(())
 }
 
 /// Closes the connection after the answer.

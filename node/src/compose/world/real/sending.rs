@@ -1,11 +1,14 @@
 //! The answers to clients on their way through the transport. Each piece of an answer carries its
-//! charge until the kernel has taken it, or the connection or the stream has ended.
+//! charge, and its request as one that is under way, until the kernel has taken it, or the connection
+//! or the stream has ended.
 
+use super::under_way::{Request, UnderWay};
 use crate::admission::memory::{Charge, Outbox, Reader};
 use bytes::Bytes;
 use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
@@ -20,7 +23,23 @@ const ROUNDED_TO: usize = 4;
 
 /// A service whose answers are charged to their connections.
 #[derive(Clone)]
-pub(super) struct Sending<S>(pub(super) S);
+pub(super) struct Sending<S> {
+    service: S,
+    /// `None`: no stop waits for its answers.
+    under_way: Option<UnderWay>,
+}
+
+impl<S> Sending<S> {
+    /// A service whose requests a clean stop waits for.
+    pub(super) fn awaited(service: S, under_way: &UnderWay) -> Sending<S> {
+        Sending { service, under_way: Some(under_way.clone()) }
+    }
+
+    /// A service of which a stream may be idle for ever.
+    pub(super) fn unawaited(service: S) -> Sending<S> {
+        Sending { service, under_way: None }
+    }
+}
 
 impl<S: NamedService> NamedService for Sending<S> {
     const NAME: &'static str = S::NAME;
@@ -36,19 +55,21 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(context)
+        self.service.poll_ready(context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let reader = request.extensions().get::<Reader>().cloned();
-        let answer = self.0.call(request);
+        let under_way = self.under_way.as_ref().map(|all| Arc::new(all.begin()));
+        let answer = self.service.call(request);
         Box::pin(async move {
             let response = answer.await?;
             let Some(reader) = reader else { return Ok(response) };
             let (mut parts, body) = response.into_parts();
             let outbox = parts.extensions.remove::<Outbox>();
             let outbox = outbox.unwrap_or_else(|| Outbox::of(reader));
-            Ok(http::Response::from_parts(parts, Body::new(Charged { body, outbox })))
+            let body = Body::new(Charged { body, outbox, under_way });
+            Ok(http::Response::from_parts(parts, body))
         })
     }
 }
@@ -57,6 +78,7 @@ where
 struct Charged {
     body: Body,
     outbox: Outbox,
+    under_way: Option<Arc<Request>>,
 }
 
 impl http_body::Body for Charged {
@@ -73,7 +95,8 @@ impl http_body::Body for Charged {
             frame.map_data(|bytes| {
                 let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
                 let charge = this.outbox.take(takes);
-                Bytes::from_owner(Piece { bytes, _charge: charge })
+                let under_way = this.under_way.clone();
+                Bytes::from_owner(Piece { bytes, _charge: charge, _under_way: under_way })
             })
         })
     }
@@ -91,6 +114,7 @@ impl http_body::Body for Charged {
 struct Piece {
     bytes: Bytes,
     _charge: Charge,
+    _under_way: Option<Arc<Request>>,
 }
 
 impl AsRef<[u8]> for Piece {

@@ -1,0 +1,99 @@
+//! What a leader knows of the voters, for the question which of them may be stopped.
+//!
+//! What holds here: what a member says of itself is asked anew for each answer. A member that has
+//! just started again may still count as healthy by what it acknowledged before.
+
+use super::reconciler::Reconciler;
+use super::safe_to_stop::{Seen, Standing, obstacles};
+use super::seen::{caught_up, is_settled};
+use crate::core::ids::NodeId;
+use crate::core::raft_metrics::with_metrics;
+use crate::core::runtime;
+use crate::core::types::TypeConfig;
+use crate::transport::{self, Answer, StopVerdict};
+use futures::future::join_all;
+use openraft::{RaftMetrics, ServerState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a member may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+impl Reconciler {
+    /// For each member whether it may be stopped now. The caller has a quorum confirm before that
+    /// this member leads. `None`: it does not lead any more.
+    pub(crate) async fn stop_verdicts(&self) -> Option<Vec<StopVerdict>> {
+        // Each answer asks all members, so one after another.
+        let _one = self.surveying.lock().await;
+        let before = with_metrics(&self.member.raft, Clone::clone);
+        let answers = self.ask_members(&before).await;
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        let leads = metrics.state == ServerState::Leader;
+        if !leads || metrics.current_term != before.current_term {
+            return None;
+        }
+        let membership = metrics.membership_config.membership();
+        let recovering = self.ack_modes.recovering_members();
+        let timeout = Duration::from_millis(self.member.config.election_min_ms);
+        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
+        let standing = |id: NodeId| {
+            let answer = answers.get(&id);
+            let standing = match answer {
+                _ if id == metrics.id => self.own_standing(),
+                None => Standing::Unreachable,
+                Some(answer) if answer.stopping => Standing::Stopping,
+                Some(answer) if answer.recovering || recovering.contains(&id) => {
+                    Standing::Recovering
+                }
+                Some(_) if !healthy.contains(&id) => Standing::Unreachable,
+                Some(answer) => {
+                    behind(&metrics, id).unwrap_or(Standing::Healthy { may_lead: answer.may_lead })
+                }
+            };
+            (id, standing)
+        };
+        let voters: BTreeMap<NodeId, Standing> = membership.voter_ids().map(standing).collect();
+        let joining: BTreeSet<NodeId> = membership.learner_ids().collect();
+        let seen = Seen {
+            configurations: membership.get_joint_config(),
+            settled: is_settled(&metrics),
+            voters: &voters,
+            joining: &joining,
+        };
+        let members = voters.keys().chain(&joining);
+        let verdict = |id: &NodeId| StopVerdict { member: *id, obstacles: obstacles(&seen, *id) };
+        Some(members.map(verdict).collect())
+    }
+
+    fn own_standing(&self) -> Standing {
+        match self.member.leaves() {
+            true => Standing::Stopping,
+            false => Standing::Healthy { may_lead: self.member.kept_from_leading().is_none() },
+        }
+    }
+
+    /// What the other voters say that answer in time.
+    async fn ask_members(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeMap<NodeId, Answer> {
+        let member = &self.member;
+        let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
+        let asked = voters.map(|id| async move {
+            let answer = transport::ask(&member.identity, &member.addresses, id);
+            Some((id, runtime::timeout(ANSWER_LIMIT, answer).await??))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+}
+
+/// How far a member's log is behind the leader's, if that is too far.
+fn behind(metrics: &RaftMetrics<TypeConfig>, id: NodeId) -> Option<Standing> {
+    let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)?.as_ref());
+    let matched = matched.map(|matched| matched.index());
+    let purged = metrics.purged.as_ref().map(|purged| purged.index());
+    let snapshot = matched < purged;
+    if caught_up(metrics).contains(&id) && !snapshot {
+        return None;
+    }
+    let last = metrics.last_log_index.unwrap_or(0);
+    let entries = last.saturating_sub(matched.unwrap_or(0));
+    Some(Standing::Behind { entries, snapshot })
+}
