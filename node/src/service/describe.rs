@@ -9,7 +9,8 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, ReplicaStatus, Versions};
+use cairn_raft::{Modes, NodeId, ReplicaStatus, Versions};
+use std::collections::BTreeSet;
 
 /// Who chose a mode that the node would not have chosen.
 const BY_CLUSTER: &str = "cluster";
@@ -58,6 +59,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         applied_index: index(status.applied),
         purged_index: index(status.purged),
         members: members(&status),
+        configurations: configurations(&status),
         leader: leader(&status),
         storage: Some(proto::Storage {
             mode: mode.name().to_string(),
@@ -183,6 +185,13 @@ fn members(status: &ReplicaStatus) -> Vec<proto::Member> {
         voter: member.voter,
     };
     status.members.iter().map(member).collect()
+}
+
+fn configurations(status: &ReplicaStatus) -> Vec<proto::Configuration> {
+    let one = |voters: &BTreeSet<NodeId>| proto::Configuration {
+        voters: voters.iter().map(|id| id.as_u64()).collect(),
+    };
+    status.configurations.iter().map(one).collect()
 }
 
 fn leader(status: &ReplicaStatus) -> Option<proto::Leader> {
