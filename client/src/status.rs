@@ -1,5 +1,6 @@
 //! What nodes report about themselves and the cluster.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -44,6 +45,9 @@ pub struct NodeStatus {
     pub purged_index: u64,
     /// The members as the node knows them.
     pub members: Vec<Member>,
+    /// The identities of the voters: one set, or two while a change is under way; then a majority of
+    /// each is needed. Empty from a server that does not tell them.
+    pub configurations: Vec<BTreeSet<u64>>,
     /// The node's storage; absent if the node has none open.
     pub storage: Option<StorageStatus>,
     /// What the node's acknowledgements promise; absent if its version does not say.
@@ -276,6 +280,11 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         applied_index: status.applied_index,
         purged_index: status.purged_index,
         members: status.members.into_iter().map(convert::member).collect(),
+        configurations: status
+            .configurations
+            .into_iter()
+            .map(|configuration| configuration.voters.into_iter().collect())
+            .collect(),
         storage: status.storage.map(storage_status),
         durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
@@ -363,6 +372,7 @@ mod tests {
             slot: 1,
             leader: Some(leader),
             members: vec![member],
+            configurations: vec![proto::Configuration { voters: vec![7, 8] }],
             storage: Some(proto::Storage { unsynced_ms: 5, ..Default::default() }),
             durability: Some(durability),
             uptime_ms: 5,
@@ -388,6 +398,7 @@ mod tests {
             assert_eq!(status.leader, told.leader.map(|leader| leader.client_address));
             assert_eq!(status.stopped_reason.unwrap_or_default(), told.stopped_reason);
             assert_eq!(status.members.len(), told.members.len());
+            assert_eq!(status.configurations.len(), told.configurations.len());
             assert_eq!(status.operator_calls.len(), told.operator_calls.len());
             assert_eq!(status.storage.is_some(), told.storage.is_some());
             assert_eq!(status.modes.is_some(), told.modes.is_some());

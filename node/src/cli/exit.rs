@@ -51,6 +51,11 @@ impl From<Exit> for ExitCode {
 #[error("{0}")]
 pub(crate) struct UsageError(pub String);
 
+/// The cluster's state does not allow it, and nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct StateError(pub String);
+
 /// Prints the error on standard error.
 pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
     // The reader of our output closed the pipe, so it has what it wants.
@@ -87,6 +92,9 @@ fn of(error: &anyhow::Error) -> Exit {
     };
     if configuration || error.is::<ConfigError>() || error.is::<UsageError>() {
         return Exit::Usage;
+    }
+    if error.is::<StateError>() {
+        return Exit::ConditionFailed;
     }
     Exit::Failed
 }
@@ -143,5 +151,7 @@ mod tests {
         assert_eq!(of(&error), Exit::Unavailable);
         let error = anyhow::Error::new(ConfigError::Conflict("no".into()));
         assert_eq!(of(&error), Exit::Usage);
+        let error = anyhow::Error::new(StateError("no".into())).context("while deciding");
+        assert_eq!(of(&error), Exit::ConditionFailed);
     }
 }

@@ -1,8 +1,8 @@
 //! Unsafe recovery without an operator, if the configuration allows it. It needs every voter, each
 //! under its own identity.
 
-use super::{MemberSurvey, decide};
-use cairn_client::{Client, NodeStatus};
+use super::{Answer, MemberSurvey, Verdict, decide};
+use cairn_client::Client;
 use cairn_raft::{NodeId, UnsafeRecovery};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -34,7 +34,7 @@ impl Automatic {
     /// stable for long enough.
     pub(super) async fn consider(&mut self, client: &Client, found: MemberSurvey) {
         let chosen = match may_be_decided(&found) {
-            Ok(chosen) => chosen.clone(),
+            Ok(chosen) => chosen,
             Err(reason) => {
                 if !reason.is_empty() && self.said != reason {
                     info!(reason, "automatic unsafe recovery does not start yet");
@@ -46,7 +46,7 @@ impl Automatic {
         };
         let known = self.before.take().filter(|(known, _)| found.is_as(known));
         let since = known.map_or_else(Instant::now, |(_, at)| at);
-        if since.elapsed() < STABLE_FOR || chosen.node_id != self.node.as_u64() {
+        if since.elapsed() < STABLE_FOR || chosen.id != self.node {
             self.before = Some((found, since));
             return;
         }
@@ -58,10 +58,10 @@ impl Automatic {
 }
 
 /// Returns whether every recovering member accepted its grant.
-async fn act(client: &Client, found: &MemberSurvey, chosen: &NodeStatus) -> bool {
+async fn act(client: &Client, found: &MemberSurvey, chosen: &Answer) -> bool {
     warn!(
-        node = %NodeId::from_u64(chosen.node_id),
-        last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
+        node = %chosen.id,
+        last_log = chosen.last_log_text(),
         "too many members may have lost acknowledged writes, all voters answer, and `unsafe_recovery.automatic` is set: this \
          member has the most up-to-date log and starts the unsafe recovery; acknowledged writes that no member holds are \
          discarded"
@@ -72,19 +72,22 @@ async fn act(client: &Client, found: &MemberSurvey, chosen: &NodeStatus) -> bool
         .is_ok()
 }
 
-/// The voter that should lead, if there is no leader and every voter answered under its own
+/// The voter that should lead, if a decision is needed and every voter answered under its own
 /// identity. Else the reason why there is none, which is empty if a leader is known.
-fn may_be_decided(found: &MemberSurvey) -> Result<&NodeStatus, String> {
-    if found.leader.is_some() {
-        return Err(String::new());
+fn may_be_decided(found: &MemberSurvey) -> Result<Answer, String> {
+    match found.verdict() {
+        Verdict::Decide { chosen } if found.is_complete() => Ok(chosen),
+        Verdict::Decide { .. } => {
+            let (voters, answered) = found.answered();
+            let missing = found.missing.join("; ");
+            Err(format!("{answered} of {voters} voters answered: {missing}"))
+        }
+        Verdict::Served { .. } | Verdict::LeaderAlone { .. } | Verdict::LeaderElsewhere { .. } => {
+            Err(String::new())
+        }
+        other => {
+            let said = [other.row().sentence()].into_iter().chain(found.missing.iter().cloned());
+            Err(said.collect::<Vec<_>>().join(": "))
+        }
     }
-    let chosen = found.chosen()?;
-    let (voters, answered) = found.answered();
-    if answered < voters {
-        return Err(format!(
-            "{answered} of {voters} voters answered: {}",
-            found.missing.join("; ")
-        ));
-    }
-    Ok(chosen)
 }

@@ -5,10 +5,8 @@
 //! and can elect a leader. While a voter is missing, the sentence names it: that voter may still
 //! bring the cluster back, also as a leader that the others cannot reach.
 
-use super::MemberSurvey;
+use super::{MemberSurvey, State, Verdict};
 use crate::failure_domains::listed;
-use cairn_client::NodeStatus;
-use cairn_engine::MemberState;
 use cairn_raft::Replica;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -79,38 +77,29 @@ pub fn no_configuration(slot: u16, voters: &BTreeSet<u16>) -> String {
 impl MemberSurvey {
     /// The place of a member of this slot that does not vote, if the cluster is formed.
     pub(super) fn outside(&self, slot: u16) -> Option<Outside> {
-        let voters: BTreeSet<u16> = self.slots.keys().copied().collect();
-        if voters.is_empty() {
-            return None;
-        }
-        let mut members = self.newest.iter().flat_map(|(_, node)| &node.members);
-        if voters.contains(&slot) || members.any(|member| member.slot == slot) {
+        let membership = self.membership()?;
+        if membership.slots.contains(&slot) {
             return Some(Outside::Joining);
         }
+        let voters = membership.voters.keys().map(|id| id.slot()).collect();
         Some(Outside::NoConfiguration(no_configuration(slot, &voters)))
     }
 
     /// Why the election is blocked, if it is, as far as the answering members know.
     pub fn election_blocked(&self) -> Option<ElectionBlocked> {
-        let serves = |node: &NodeStatus| node.stopped_reason.is_none();
-        let recovers = |node: &NodeStatus| node.member_state == MemberState::Recovering.name();
-        let led = self.leader.is_some() || self.nodes.iter().any(|(_, node)| node.leader.is_some());
-        if led || !self.nodes.iter().any(|(_, node)| recovers(node)) {
+        if self.leader.is_some() || self.heard.is_some() {
             return None;
         }
-        if self.slots_with(|node| serves(node) && !recovers(node)) > self.slots.len() / 2 {
-            return None;
+        match self.verdict() {
+            Verdict::Elects { .. } | Verdict::Silence => None,
+            Verdict::NoMembers => self.recovering.then(|| {
+                let unknown = "no node that answers knows the members of the cluster".to_owned();
+                ElectionBlocked::Missing(self.missing.iter().cloned().chain([unknown]).collect())
+            }),
+            _ if self.those(|answer| answer.state == State::Recovering).is_empty() => None,
+            _ if self.missing.is_empty() => Some(ElectionBlocked::Decision),
+            _ => Some(ElectionBlocked::Missing(self.missing.clone())),
         }
-        let stopped = self.nodes.iter().filter_map(|(endpoint, node)| {
-            let reason = node.stopped_reason.as_ref()?;
-            Some(format!("the node at {endpoint} has stopped serving: {reason}"))
-        });
-        let absent: Vec<String> = self.missing.iter().cloned().chain(stopped).collect();
-        Some(if absent.is_empty() {
-            ElectionBlocked::Decision
-        } else {
-            ElectionBlocked::Missing(absent)
-        })
     }
 }
 

@@ -9,7 +9,8 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, ReplicaStatus, StopVerdict, Versions};
+use cairn_raft::{Modes, NodeId, ReplicaStatus, StopVerdict, Versions};
+use std::collections::BTreeSet;
 use tonic::Status;
 
 /// Who chose a mode that the node would not have chosen.
@@ -59,6 +60,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         applied_index: index(status.applied),
         purged_index: index(status.purged),
         members: members(&status),
+        configurations: configurations(&status),
         leader: leader(&status),
         storage: Some(proto::Storage {
             mode: mode.name().to_string(),
@@ -195,6 +197,13 @@ fn members(status: &ReplicaStatus) -> Vec<proto::Member> {
         voter: member.voter,
     };
     status.members.iter().map(member).collect()
+}
+
+fn configurations(status: &ReplicaStatus) -> Vec<proto::Configuration> {
+    let one = |voters: &BTreeSet<NodeId>| proto::Configuration {
+        voters: voters.iter().map(|id| id.as_u64()).collect(),
+    };
+    status.configurations.iter().map(one).collect()
 }
 
 fn leader(status: &ReplicaStatus) -> Option<proto::Leader> {

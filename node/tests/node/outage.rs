@@ -1,7 +1,10 @@
 //! All machines lose power at once under load, with real processes. The simulated power cut changes
 //! only the boot id, so everything that the machines wrote is still there, but the members cannot
 //! know that.
-use crate::support::{Cluster, WAIT_LIMIT, http_get, value_of};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, finish, http_get, value_of};
+use cairn_client::NodeStatus;
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -165,4 +168,145 @@ async fn automatic_unsafe_recovery_waits_for_every_voter_and_is_counted() {
     let found = client.get(format!("key{}", last % 100)).await.expect("readable").expect("there");
     assert_eq!(found.value, format!("{last}"), "no machine had dropped anything");
     client.put("after", "1").await.expect("served");
+}
+
+/// All members lose power with unsynced acknowledgements, and one of them both its checkpoints: a
+/// journal alone is never used, so it starts with an empty log. `more`: further configuration.
+async fn cut_beside_an_empty_member(folder: &Path, more: &str) -> Cluster {
+    let boot_id = folder.join("boot_id");
+    boot(&boot_id, 1);
+    let more = format!(
+        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n{more}"
+    );
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
+    write_ahead(&cluster).await;
+    cluster.kill_all();
+    boot(&boot_id, 2);
+    for checkpoint in ["checkpoint.0", "checkpoint.1"] {
+        let file = std::fs::OpenOptions::new().write(true).open(cluster.data(2).join(checkpoint));
+        file.expect("a checkpoint").write_all_at(&[0xff; 8192], 0).expect("written");
+    }
+    for node in 0..3 {
+        cluster.start_node(node);
+    }
+    cluster
+}
+
+/// The story: the membership had never changed since the cluster was formed, so its log id was 0-0,
+/// which is also what a member with an empty log says. That member counted as the one that knows the
+/// newest membership, and knew no voters: "no voter answered", though all three did.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsafe_recovery_is_possible_beside_a_member_whose_log_is_empty() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = cut_beside_an_empty_member(folder.path(), "").await;
+    let recovering = |status: &NodeStatus| status.member_state == "recovering";
+    let all = cluster.until_all("all recover", recovering).await;
+    let empty = all.iter().filter(|status| status.members.is_empty()).map(|status| status.slot);
+    assert_eq!(empty.collect::<Vec<_>>(), [3], "{}", cluster.logs());
+    let said = |status: &NodeStatus| status.election_blocked.as_deref() == Some(WAITS);
+    cluster.until_all("all report it, the empty one too", said).await;
+
+    let asked = cluster.cairn(&["unsafe-recovery", "-o", "json"]);
+    assert_eq!(asked.code, 6, "{asked:?}");
+    let chosen: Value = serde_json::from_str(&asked.stdout).expect("JSON");
+    let chosen = chosen["chosen"].as_str().expect("a member to lead").to_owned();
+    assert!(!chosen.starts_with("3."), "the empty one is to lead: {asked:?}");
+    let decided = cluster.cairn(&["unsafe-recovery", "--accept-data-loss", "--yes"]);
+    assert_eq!(decided.code, 0, "{decided:?}\n{}", cluster.logs());
+    cluster.client().put("after", "1").await.expect("served");
+    cluster.until_all("all are back", |status| status.member_state == "active").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn automatic_unsafe_recovery_acts_beside_a_member_whose_log_is_empty() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let automatic = "unsafe_recovery.automatic = \"true\"";
+    let cluster = cut_beside_an_empty_member(folder.path(), automatic).await;
+    cluster
+        .until_all("all are back, and count it", |status| {
+            status.member_state == "active" && status.unsafe_recoveries > 0
+        })
+        .await;
+    cluster.client().put("after", "1").await.expect("served");
+}
+
+/// Asserts that the command says what nobody may take for a healthy cluster.
+fn assert_out_of_service(ran: &Ran, words: &[&str]) {
+    assert_eq!(ran.code, 6, "nobody serves: {ran:?}");
+    for words in words {
+        assert!(ran.stdout.contains(words), "{words} is not in {ran:?}");
+    }
+    assert!(!ran.stdout.contains("recovers automatically"), "{ran:?}");
+}
+
+/// The story: two of three disks were gone. The third member still counted itself as the leader, and
+/// the command said that the cluster recovers automatically, exit code 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_lost_two_of_three_disks_is_not_said_to_recover() {
+    let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
+    cluster.client().put("before", "1").await.expect("served");
+    let survivor = cluster.leader().await;
+    let lost: Vec<usize> = (0..3).filter(|node| *node != survivor).collect();
+    for node in &lost {
+        cluster.kill_node(*node);
+        cluster.lose_disk(*node);
+    }
+    let alone = |status: &NodeStatus| status.not_ready.is_some();
+    cluster.until_all("the survivor serves nobody", alone).await;
+    let asked = cluster.cairn(&["unsafe-recovery"]);
+    assert_out_of_service(&asked, &["1 of 3 voters", "cairn recover --force-new-cluster"]);
+
+    // New disks in place of the lost ones do not bring the old identities back.
+    for node in &lost {
+        cluster.start_node(*node);
+    }
+    cluster
+        .until("the new ones answer", async || (cluster.statuses().await.len() == 3).then_some(()))
+        .await;
+    let asked = cluster.cairn(&["unsafe-recovery"]);
+    let words = ["answers there, which is joining", "cairn recover --force-new-cluster"];
+    assert_out_of_service(&asked, &words);
+    let decided =
+        cluster.cairn(&["unsafe-recovery", "--accept-data-loss", "--allow-missing", "--yes"]);
+    assert_eq!(decided.code, 4, "nothing can be decided: {decided:?}");
+}
+
+/// The story: the member that was chosen lost power within the decision. The command went on waiting
+/// for it for more than a minute, though its grant was void.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_ends_with_the_candidate_and_can_be_made_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let boot_id = folder.path().join("boot_id");
+    boot(&boot_id, 1);
+    // The candidate campaigns long after it has its grant: the test is faster.
+    let more = format!(
+        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n\
+         timing.election_min = \"8s\"\ntiming.election_max = \"10s\""
+    );
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
+    write_ahead(&cluster).await;
+    cluster.kill_all();
+    boot(&boot_id, 2);
+    for node in 0..3 {
+        cluster.start_node(node);
+    }
+    let recovering = |status: &NodeStatus| status.member_state == "recovering";
+    cluster.until_all("all recover", recovering).await;
+    let asked = cluster.cairn(&["unsafe-recovery", "-o", "json"]);
+    let chosen: Value = serde_json::from_str(&asked.stdout).expect("JSON");
+    let chosen = chosen["chosen"].as_str().and_then(|id| id.split('.').next()).expect("a slot");
+    let candidate = chosen.parse::<usize>().expect("a slot") - 1;
+
+    let command = cluster.spawn(&["unsafe-recovery", "--accept-data-loss", "--yes"]);
+    let granted = || cluster.log(candidate).contains("this member holds the grant");
+    cluster.until("the candidate has its grant", async || granted().then_some(())).await;
+    cluster.kill_node(candidate);
+    cluster.start_node(candidate);
+    let ended = finish(command);
+    assert_eq!(ended.code, 6, "{ended:?}\n{}", cluster.logs());
+    assert!(ended.stderr.contains("restarted"), "{ended:?}");
+
+    let decided = cluster.cairn(&["unsafe-recovery", "--accept-data-loss", "--yes"]);
+    assert_eq!(decided.code, 0, "{decided:?}\n{}", cluster.logs());
+    cluster.client().put("after", "1").await.expect("served");
 }

@@ -6,7 +6,7 @@ use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, StatusResponse};
 use cairn_client::{Client, Options};
-use cairn_node::outage::{ElectionBlocked, NotApplied, decide, survey};
+use cairn_node::outage::{ElectionBlocked, MemberSurvey, NotApplied, Verdict, decide, survey};
 use cairn_ports::HeldPort;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -135,6 +135,13 @@ impl Cluster {
 
 fn slot(id: u64) -> u32 {
     u32::try_from(id >> 48).expect("a slot")
+}
+
+fn chosen(found: &MemberSurvey) -> cairn_node::outage::Answer {
+    match found.verdict() {
+        Verdict::Decide { chosen } => chosen,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn json_of(ran: &Ran) -> Value {
@@ -283,12 +290,19 @@ async fn a_learner_that_recovers_neither_counts_nor_is_chosen() {
     cluster.serve(vec![cluster.recovering(NEW, 20)], 0);
     let asked = json_of(&cluster.recover(&["-o", "json"]));
     assert_eq!(
-        (&asked["chosen"], asked["nodes"].as_array().map(Vec::len)),
-        (&Value::from("1.a"), Some(1))
+        (&asked["verdict"], &asked["chosen"], asked["nodes"].as_array().map(Vec::len)),
+        (&Value::from("too-few"), &Value::Null, Some(1))
     );
     let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
-    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (4, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
+
+    cluster.serve(vec![cluster.recovering(B, 11)], 0);
+    let asked = json_of(&cluster.recover(&["-o", "json"]));
+    assert_eq!(
+        (&asked["chosen"], asked["nodes"].as_array().map(Vec::len)),
+        (&Value::from("1.a"), Some(2))
+    );
 }
 
 /// While a learner takes a slot, elections need a majority with the old identity and one with the
@@ -302,7 +316,7 @@ async fn a_slot_that_is_being_taken_over_counts_once_both_its_voters_answer() {
         0,
     );
     let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
-    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (4, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
 }
 
@@ -328,7 +342,7 @@ async fn nothing_is_decided_if_a_member_restarted_since_the_survey() {
     let restarted = StatusResponse { boot_epoch: 3, boot_nonce: 8, ..cluster.recovering(C, 10) };
     cluster.serve(vec![cluster.recovering(C, 10), restarted], 13);
     let refused = cluster.recover(&["--accept-data-loss", "--yes"]);
-    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (4, 0), "{refused:?}");
     assert!(refused.stderr.contains("nothing was changed"), "{refused:?}");
     assert_eq!(cluster.recover(&["--accept-data-loss", "--yes"]).code, 0);
 }
@@ -360,14 +374,11 @@ async fn every_decision_surveys_the_members_again() {
     cluster.serve(vec![cluster.recovering(C, 10), restarted], 13);
     let client = cluster.client();
     let found = survey(&client).await;
-    let chosen = found.chosen().expect("a member to lead");
-    let refused = decide(&client, &found, chosen).await;
+    let refused = decide(&client, &found, &chosen(&found)).await;
     assert!(matches!(refused, Err(NotApplied::Changed)), "{refused:?}");
     assert_eq!(cluster.unsafe_recovery_grants(), 0);
     let found = survey(&client).await;
-    decide(&client, &found, found.chosen().expect("a member to lead"))
-        .await
-        .expect("nothing has changed");
+    decide(&client, &found, &chosen(&found)).await.expect("nothing has changed");
     assert_eq!(cluster.unsafe_recovery_grants(), 3);
 }
 

@@ -4,6 +4,7 @@ use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three_or_five};
 use crate::harness::plan::Plan;
 use cairn_clients::Violation;
+use cairn_engine::io::FileKind;
 use cairn_raft::Role;
 use rand::RngExt;
 use std::time::Duration;
@@ -11,11 +12,14 @@ use std::time::Duration;
 /// Longer than the survey must be stable, and an election by unsafe-recovery grants takes.
 const SURVEYS: Duration = Duration::from_secs(15);
 
+const EMPTY: &str = "one member's log is empty";
+
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "unsafe-recovery-by-configuration",
     parts: &[
         UNSYNCED_LOST,
         "one member lost nothing",
+        EMPTY,
         "waits for every voter",
         "decided without an operator",
         "the unsafe recovery is counted",
@@ -27,7 +31,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 }];
 
 /// All machines lose power at once under load, or all but a follower, which lost nothing but cannot
-/// lead without the others. One of the machines that lost power comes back late. Until then there
+/// lead without the others. One of the machines that lost power comes back late, with an empty log in
+/// every second seed: both its checkpoints are gone. Until then there
 /// is no leader, though a majority is up. Then the members start the unsafe recovery without an
 /// operator, and count it.
 async fn by_configuration(mut stage: Stage) -> Played {
@@ -45,6 +50,13 @@ async fn by_configuration(mut stage: Stage) -> Played {
     // From here on clients send no requests and wait for no answers.
     stage.quiet().await;
     let absent = cut.get(stage.rng.random_range(0..cut.len())).copied().unwrap_or(leader);
+    if stage.seed.is_multiple_of(2) {
+        let machine = stage.machine(absent)?;
+        machine.disk.erase(FileKind::Checkpoint0);
+        machine.disk.erase(FileKind::Checkpoint1);
+        machine.damage();
+        stage.reached(EMPTY);
+    }
     let others: Vec<usize> = cut.into_iter().filter(|member| *member != absent).collect();
     stage.cluster.decide();
     stage.start(&others).await;
