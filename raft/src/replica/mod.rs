@@ -32,7 +32,7 @@ use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
 use openraft::ServerState;
-use openraft::errors::{ClientWriteError, Fatal};
+use openraft::errors::{ClientWriteError, Fatal, ForwardReason};
 use openraft::raft::ClientWriteResult;
 use read_barrier::ReadBarrier;
 use scrub::Scrubber;
@@ -131,12 +131,24 @@ impl Replica {
             return Err(WriteError::Stopped(self.reason(&fatal)));
         }
         match answer.await {
-            Ok(result) => outcome(result).map_err(|error| match error {
-                WriteError::NotLeader { leader } => {
-                    WriteError::NotLeader { leader: self.at_present(leader) }
+            Ok(result) => {
+                let hands_over = hands_over(&result);
+                match outcome(result) {
+                    Err(WriteError::NotLeader { leader }) => {
+                        let next = self.next_leader(hands_over).await;
+                        Err(WriteError::NotLeader {
+                            leader: next.unwrap_or(self.at_present(leader)),
+                        })
+                    }
+                    Err(WriteError::NoLeader) => {
+                        let next = self.next_leader(hands_over).await;
+                        Err(next.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader {
+                            leader,
+                        }))
+                    }
+                    done => done,
                 }
-                error => error,
-            }),
+            }
             // openraft ended while it had the proposal.
             Err(_) => Err(WriteError::OutcomeUnknown(
                 "this member stopped before the outcome was known".into(),
@@ -151,12 +163,29 @@ impl Replica {
     /// # Errors
     /// See [`ReadError`]. A barrier changes nothing, so it can always be retried.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
-        self.inner.barrier.wait().await.map_err(|error| match error {
-            ReadError::NotLeader { leader } => {
-                ReadError::NotLeader { leader: self.at_present(leader) }
+        match self.inner.barrier.wait().await {
+            Err(ReadError::NotLeader { leader }) => {
+                Err(ReadError::NotLeader { leader: self.at_present(leader) })
             }
-            error => error,
-        })
+            Err(ReadError::NoLeader) => {
+                let next = self.next_leader(false).await;
+                Err(next.map_or(ReadError::NoLeader, |leader| ReadError::NotLeader { leader }))
+            }
+            done => done,
+        }
+    }
+
+    /// Who leads next, while this member hands leadership over or is being stopped. Waits until
+    /// somebody leads, at most for the shortest election. A client that is refused without a name
+    /// asks again and again, later each time, and finds the next leader later than it is there.
+    async fn next_leader(&self, hands_over: bool) -> Option<(NodeId, MemberAddress)> {
+        let member = &self.inner.member;
+        if !hands_over && !member.leaves() {
+            return None;
+        }
+        let limit = Duration::from_millis(member.config.election_min_ms);
+        let leader = leadership::another_leader(member, limit).await?;
+        Some(self.at_present(leader))
     }
 
     /// A key's state and value. If the value is damaged here, this fetches it from another member
@@ -494,6 +523,12 @@ fn refused(error: cairn_engine::Error) -> WriteError {
         }
         error => WriteError::Stopped(error.to_string()),
     }
+}
+
+/// Whether a proposal is refused because leadership is being handed over.
+fn hands_over(result: &ClientWriteResult<TypeConfig>) -> bool {
+    let Err(ClientWriteError::ForwardToLeader(forward)) = result else { return false };
+    matches!(forward.reason, ForwardReason::LeadershipTransfer)
 }
 
 fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteError> {

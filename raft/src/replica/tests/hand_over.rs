@@ -43,13 +43,38 @@ async fn a_leader_goes_on_while_no_other_member_says_that_it_may_lead() {
     takes_a_write(leader).await;
 }
 
-async fn takes_a_write(leader: &Replica) {
+fn put() -> Command {
     let put = crate::core::command::Operation::Put {
         key: "k".into(),
         value: "v".into(),
         condition: crate::core::command::Condition::None,
     };
-    let command = Command { synced: false, session: None, operations: vec![put] };
+    Command { synced: false, session: None, operations: vec![put] }
+}
+
+/// The story: a leader that was asked to stop named the member that was to take over before that one
+/// led. Clients asked there, were refused, and asked again later and later.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_leadership_is_handed_over_a_write_is_answered_with_the_leader_that_is_there() {
+    let members = Members::started().await;
+    let old = members.leader();
+    let leaving = old.leave();
+    let writing = async {
+        loop {
+            match old.write(put()).await {
+                Ok(_) => runtime::sleep(Duration::from_millis(1)).await,
+                Err(WriteError::NotLeader { leader }) => return leader.0,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let ((), named) = futures::join!(leaving, writing);
+    let led = members.replicas.iter().find(|one| one.node_id() == named).map(leads);
+    assert_eq!(led, Some(true), "{named} does not lead yet");
+}
+
+async fn takes_a_write(leader: &Replica) {
+    let command = put();
     let written = async {
         while leader.write(command.clone()).await.is_err() {
             runtime::sleep(Duration::from_millis(20)).await;
@@ -118,7 +143,9 @@ async fn a_member_that_is_being_stopped_leads_no_more_and_still_acknowledges() {
     stopped.leave().await;
     let next = members.leader();
     assert!(next.node_id() != stopped.node_id() && !stopped.inner.member.may_campaign());
-    assert_eq!(stopped.leader().map(|(id, _)| id), Some(next.node_id()), "where to send clients");
+    let refused = stopped.write(put()).await.unwrap_err();
+    let named = matches!(&refused, WriteError::NotLeader { leader } if leader.0 == next.node_id());
+    assert!(named, "where to send clients: {refused}");
     // The next leader has not heard of all others yet.
     let others = |one: &NodeId| *one != stopped.node_id();
     let told = async {
