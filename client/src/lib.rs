@@ -83,6 +83,7 @@ mod read;
 mod retry;
 mod scrub;
 mod session;
+pub mod shown;
 mod status;
 mod types;
 mod upgrade;
