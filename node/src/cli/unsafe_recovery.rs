@@ -4,7 +4,7 @@
 use super::ConnectOptions;
 use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
-use super::output::{Output, table_with_notes};
+use super::output::{Output, table_with_notes, tell};
 use anyhow::{Context, anyhow, bail};
 use cairn_client::{Client, NodeStatus};
 use cairn_engine::MemberState;
@@ -12,7 +12,6 @@ use cairn_node::outage::{MemberSurvey, NotApplied, decide, survey};
 use cairn_raft::{NodeId, UnsafeRecovery};
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::{self, Write};
 use std::time::Duration;
 
 /// How long one node may take to answer.
@@ -167,9 +166,7 @@ fn to_json(found: &MemberSurvey, chosen: &NodeStatus, done: bool) -> Value {
 
 /// Asks on the terminal.
 fn confirmed(found: &MemberSurvey, chosen: &NodeStatus) -> anyhow::Result<bool> {
-    let mut err = io::stderr().lock();
-    writeln!(err, "{}", text(found))?;
-    drop(err);
+    tell(&text(found));
     let node = NodeId::from_u64(chosen.node_id);
     confirm(&format!("Let node {node} lead, and discard what no member holds?"), "add --yes")
 }
