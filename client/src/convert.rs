@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::proto;
+use crate::shown::of_node;
 use crate::types::{Condition, KeyValue, Limits, Member, Version};
 
 impl Condition {
@@ -64,13 +65,14 @@ pub(crate) fn member(member: proto::Member) -> Member {
     Member {
         node_id: member.node_id,
         slot: u16::try_from(member.slot).unwrap_or(u16::MAX),
-        client_address: member.client_address,
-        peer_address: member.peer_address,
+        client_address: of_node(&member.client_address),
+        peer_address: of_node(&member.peer_address),
         voter: member.voter,
     }
 }
 
-/// An error with its causes, since transport errors say what happened only in their causes.
+/// An error with its causes, since transport errors say what happened only in their causes. The other
+/// side may have written it.
 pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     // A status shows its source as Rust writes it.
     let mut text = match error.downcast_ref::<tonic::Status>() {
@@ -87,7 +89,7 @@ pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
         }
         source = cause.source();
     }
-    text
+    of_node(&text)
 }
 
 #[cfg(test)]

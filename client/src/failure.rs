@@ -12,6 +12,7 @@ use crate::Error;
 use crate::convert::describe;
 use crate::proto::ErrorDetail;
 use crate::proto::error_detail::Reason;
+use crate::shown::of_node;
 
 /// Why one attempt failed, and what that means for the next.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +52,7 @@ impl Failure {
     }
 
     fn of_detail(detail: &ErrorDetail, status: &Status) -> Failure {
-        let why = || status.message().to_owned();
+        let why = || of_node(status.message());
         match detail.reason() {
             Reason::NotLeader => {
                 let hint = detail.leader.as_ref().map(|leader| leader.client_address.clone());
@@ -94,10 +95,10 @@ impl Failure {
         }
         match status.code() {
             Code::InvalidArgument => {
-                Failure::Refused(Error::InvalidRequest(status.message().to_owned()))
+                Failure::Refused(Error::InvalidRequest(of_node(status.message())))
             }
             Code::DeadlineExceeded | Code::Cancelled => {
-                Failure::Lost { why: status.message().to_owned(), timed_out: true }
+                Failure::Lost { why: of_node(status.message()), timed_out: true }
             }
             _ => Failure::Lost { why: describe(status), timed_out: false },
         }

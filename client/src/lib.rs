@@ -84,6 +84,7 @@ mod retry;
 mod safe_to_stop;
 mod scrub;
 mod session;
+pub mod shown;
 mod status;
 mod types;
 mod upgrade;

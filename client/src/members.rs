@@ -2,6 +2,7 @@
 
 use crate::proto;
 use crate::proto::change_members_request::Kind;
+use crate::shown::of_node;
 
 /// A node's identity has its slot above these bits.
 const INCARNATION_BITS: u32 = 48;
@@ -66,6 +67,6 @@ pub struct Leader {
 
 impl Leader {
     pub(crate) fn of(leader: proto::Leader) -> Leader {
-        Leader { node_id: leader.node_id, client_address: leader.client_address }
+        Leader { node_id: leader.node_id, client_address: of_node(&leader.client_address) }
     }
 }

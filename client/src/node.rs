@@ -23,6 +23,7 @@ use crate::multiplexed::{MultiplexedStream, UnaryStub};
 use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
+use crate::shown::of_node;
 
 /// The version of the client protocol that this release speaks.
 pub const PROTOCOL: u32 = 1;
@@ -244,7 +245,7 @@ impl Node {
             .await
             .map_err(|status| match (status.code(), Failure::of(&status)) {
                 (_, Failure::Refused(refused)) if refused.is_denied() => refused,
-                (Code::FailedPrecondition, _) => self.mismatch(status.message().to_owned()),
+                (Code::FailedPrecondition, _) => self.mismatch(of_node(status.message())),
                 _ => self.unavailable(self.hello_failed(&status)),
             })?;
         if hello.protocol != PROTOCOL {
@@ -265,7 +266,7 @@ impl Node {
     fn channel(&self) -> Channel {
         let Some(tls) = self.tls.clone() else { return self.endpoint.connect_lazy() };
         let expected = Expected::AnyMember;
-        self.endpoint.connect_with_connector_lazy(Connector { tls, expected })
+        self.endpoint.connect_with_connector_lazy(Connector::new(Some(tls), expected))
     }
 
     /// Why the first call failed. A server with TLS refuses plain text for lack of security.

@@ -11,6 +11,7 @@ use crate::node::Stub;
 use crate::pool::Target;
 use crate::retry::Attempts;
 use crate::scrub::scrub_status;
+use crate::shown::{of_node, some_of_node};
 use crate::{Client, Error, ScrubAction, ScrubStatus, proto};
 
 /// How long an answer of the leader, or of a drained node, may take, even if the attempt timeout is
@@ -42,10 +43,10 @@ pub struct OperatorCall {
 
 pub(crate) fn operator_call(call: proto::OperatorCall) -> OperatorCall {
     OperatorCall {
-        principal: call.principal,
-        call: call.call,
-        arguments: call.arguments,
-        result: call.result,
+        principal: of_node(&call.principal),
+        call: of_node(&call.call),
+        arguments: of_node(&call.arguments),
+        result: of_node(&call.result),
         ago: Duration::from_millis(call.ago_ms),
     }
 }
@@ -123,7 +124,7 @@ impl Operator {
             stub.operator.change_members(request).await.map(Response::into_inner)
         };
         let answer = self.ask_leader(change.to_proto(), Repeat::Yes, call).await?;
-        Ok(Some(answer.waits_for).filter(|why| !why.is_empty()))
+        Ok(some_of_node(&answer.waits_for))
     }
 
     /// Sets the least that an acknowledgement means in this cluster: `device`, `replicated` or
@@ -241,7 +242,7 @@ enum Repeat {
 fn reason<T>(answer: Result<Response<T>, Status>) -> Result<Result<T, String>, Status> {
     match answer {
         Err(status) if status.code() == Code::FailedPrecondition => {
-            Ok(Err(status.message().to_owned()))
+            Ok(Err(of_node(status.message())))
         }
         answer => answer.map(|answer| Ok(answer.into_inner())),
     }

@@ -11,6 +11,7 @@ use crate::node::Stub;
 use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
+use crate::shown::{of_node, some_of_node};
 use crate::types::Member;
 use crate::upgrade::{VersionStatus, version_status};
 use crate::{Client, Error, convert, proto};
@@ -267,14 +268,14 @@ impl Client {
 fn node_status(status: proto::StatusResponse) -> NodeStatus {
     let leader = status.leader;
     NodeStatus {
-        cluster: status.cluster,
+        cluster: of_node(&status.cluster),
         node_id: status.node_id,
         slot: u16::try_from(status.slot).unwrap_or(u16::MAX),
-        server_version: status.server_version,
-        role: status.role,
+        server_version: of_node(&status.server_version),
+        role: of_node(&status.role),
         term: status.term,
         leader_id: leader.as_ref().map(|leader| leader.node_id),
-        leader: leader.map(|leader| leader.client_address),
+        leader: leader.map(|leader| of_node(&leader.client_address)),
         last_log_index: status.last_log_index,
         committed_index: status.committed_index,
         applied_index: status.applied_index,
@@ -288,10 +289,10 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         storage: status.storage.map(storage_status),
         durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
-        stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
-        member_state: status.member_state,
-        election_blocked: Some(status.election_blocked).filter(|sentence| !sentence.is_empty()),
-        not_ready: Some(status.not_ready).filter(|sentence| !sentence.is_empty()),
+        stopped_reason: some_of_node(&status.stopped_reason),
+        member_state: of_node(&status.member_state),
+        election_blocked: some_of_node(&status.election_blocked),
+        not_ready: some_of_node(&status.not_ready),
         scrub: status.scrub.map(scrub_status),
         last_log_term: status.last_log_term,
         boot_epoch: (status.boot_epoch, status.boot_nonce),
@@ -309,19 +310,19 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
 
 fn mode_status(modes: proto::Modes) -> ModeStatus {
     ModeStatus {
-        cluster: Some(modes.cluster).filter(|mode| !mode.is_empty()),
-        own: modes.own,
-        effective: modes.effective,
+        cluster: some_of_node(&modes.cluster),
+        own: of_node(&modes.own),
+        effective: of_node(&modes.effective),
     }
 }
 
 fn durability_status(durability: proto::Durability) -> DurabilityStatus {
     DurabilityStatus {
-        mode: durability.mode,
-        chosen: durability.chosen,
-        device_contract: Some(durability.device_contract).filter(|contract| !contract.is_empty()),
-        warnings: durability.warnings,
-        exceptions: durability.exceptions,
+        mode: of_node(&durability.mode),
+        chosen: of_node(&durability.chosen),
+        device_contract: some_of_node(&durability.device_contract),
+        warnings: durability.warnings.iter().map(|text| of_node(text)).collect(),
+        exceptions: durability.exceptions.iter().map(|text| of_node(text)).collect(),
         sync_interval: Duration::from_millis(durability.sync_interval_ms),
         sync_bytes: durability.sync_bytes,
     }
@@ -329,9 +330,9 @@ fn durability_status(durability: proto::Durability) -> DurabilityStatus {
 
 fn storage_status(storage: proto::Storage) -> StorageStatus {
     StorageStatus {
-        mode: storage.mode,
-        backend: storage.backend,
-        directory: storage.directory,
+        mode: of_node(&storage.mode),
+        backend: of_node(&storage.backend),
+        directory: of_node(&storage.directory),
         written_sequence: storage.written_sequence,
         synced_sequence: storage.synced_sequence,
         unsynced_bytes: storage.unsynced_bytes,
@@ -355,6 +356,65 @@ fn storage_status(storage: proto::Storage) -> StorageStatus {
 mod tests {
     use super::*;
     use prost::Message;
+
+    /// The story: an operator's call had escape sequences and a line break in its arguments, and
+    /// `cairn status` of another operator showed a line that no node had written.
+    #[test]
+    fn no_text_of_a_status_can_do_more_than_be_read() {
+        let hostile = || "\u{1b}[2J\n\u{9b}\u{202e}forged".to_owned();
+        let call = proto::OperatorCall {
+            principal: hostile(),
+            call: hostile(),
+            arguments: hostile(),
+            result: hostile(),
+            ago_ms: 1,
+        };
+        let member = proto::Member {
+            node_id: 7,
+            slot: 1,
+            client_address: hostile(),
+            peer_address: hostile(),
+            voter: true,
+        };
+        let status = proto::StatusResponse {
+            cluster: hostile(),
+            server_version: hostile(),
+            role: hostile(),
+            leader: Some(proto::Leader { node_id: 7, client_address: hostile() }),
+            members: vec![member],
+            storage: Some(proto::Storage {
+                mode: hostile(),
+                backend: hostile(),
+                directory: hostile(),
+                ..Default::default()
+            }),
+            durability: Some(proto::Durability {
+                mode: hostile(),
+                chosen: hostile(),
+                device_contract: hostile(),
+                warnings: vec![hostile()],
+                exceptions: vec![hostile()],
+                ..Default::default()
+            }),
+            stopped_reason: hostile(),
+            member_state: hostile(),
+            election_blocked: hostile(),
+            not_ready: hostile(),
+            modes: Some(proto::Modes { cluster: hostile(), own: hostile(), effective: hostile() }),
+            versions: Some(proto::Versions {
+                members: vec![proto::MemberVersion { release: hostile(), ..Default::default() }],
+                ..Default::default()
+            }),
+            operator_calls: vec![call],
+            ..Default::default()
+        };
+        // The message's texts, counted by what Rust shows of them: raw, or escaped once before.
+        let (raw, escaped) = (r"\u{1b}[2J\n", r"\\u{1b}[2J\\n");
+        let sent = format!("{status:?}").matches(raw).count();
+        let shown = format!("{:?}", node_status(status));
+        assert_eq!(shown.matches(escaped).count(), sent, "{shown}");
+        assert_eq!(shown.replace(escaped, "").matches(raw).count(), 0, "{shown}");
+    }
 
     #[test]
     fn any_bytes_decode_to_a_status_or_to_an_error() {
@@ -395,8 +455,8 @@ mod tests {
             assert_eq!(status.slot, told.slot.min(u32::from(u16::MAX)) as u16);
             assert_eq!(status.uptime.as_millis(), u128::from(told.uptime_ms));
             assert_eq!(status.leader_id, told.leader.as_ref().map(|leader| leader.node_id));
-            assert_eq!(status.leader, told.leader.map(|leader| leader.client_address));
-            assert_eq!(status.stopped_reason.unwrap_or_default(), told.stopped_reason);
+            assert_eq!(status.leader, told.leader.map(|leader| of_node(&leader.client_address)));
+            assert_eq!(status.stopped_reason.unwrap_or_default(), of_node(&told.stopped_reason));
             assert_eq!(status.members.len(), told.members.len());
             assert_eq!(status.configurations.len(), told.configurations.len());
             assert_eq!(status.operator_calls.len(), told.operator_calls.len());

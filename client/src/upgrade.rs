@@ -1,6 +1,7 @@
 //! The versions of the cluster and of its members, for upgrades.
 
 use crate::proto;
+use crate::shown::some_of_node;
 
 /// Which version a node's build speaks, and what it knows of the others. A release is a build of some
 /// version; several releases may speak the same.
@@ -32,7 +33,7 @@ pub(crate) fn version_status(versions: proto::Versions) -> VersionStatus {
     let member = |member: proto::MemberVersion| MemberVersion {
         node_id: member.node_id,
         version: member.version,
-        release: Some(member.release).filter(|release| !release.is_empty()),
+        release: some_of_node(&member.release),
     };
     VersionStatus {
         own: versions.own,

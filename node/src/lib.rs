@@ -11,6 +11,7 @@
 //! call it, so the simulation runs the shipped code. Only `compose/world/mod.rs` knows whether it
 //! is part of the binary or of the simulation.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod access;
 #[doc(hidden)]
@@ -22,6 +23,7 @@ pub mod doctor;
 pub mod durability;
 mod error;
 pub mod failure_domains;
+pub mod log;
 mod metrics;
 pub mod outage;
 pub mod platform;

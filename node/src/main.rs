@@ -1,6 +1,8 @@
 //! The binary `cairn`: the server and its command line. Everything happens in [`cli`] and in the
 //! library.
 #![forbid(unsafe_code)]
+// They panic where the stream is closed or full: `cli::output` and `cli::logging` write.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod cli;
 

@@ -6,6 +6,7 @@
 use crate::admission::memory::Reads;
 use crate::delay::Delay;
 use crate::durability::in_force;
+use crate::log;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, MemberState, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
@@ -210,6 +211,10 @@ impl Collector for NodeGauges {
         out.counter("corrupt_values", "Values that did not match their hash", corrupt)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
+        let dropped = "Log lines lost because standard error did not take them in time";
+        out.counter("log_dropped_lines", dropped, log::dropped())?;
+        let suppressed = "Log lines left out because one place in the code logged too many";
+        out.counter("log_suppressed_lines", suppressed, log::suppressed())?;
         let late = ConstGauge::new(self.delay.longest().as_secs_f64());
         let late_help =
             "Longest time in the last ten to twenty seconds by which the main thread was late";

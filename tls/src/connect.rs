@@ -2,6 +2,7 @@
 
 use crate::accept::HANDSHAKE_TIMEOUT;
 use crate::files::Tls;
+use crate::names::Names;
 use crate::refusal::{Cause, Refusal};
 use crate::stream::{Socket, Stream};
 use http::Uri;
@@ -60,13 +61,20 @@ impl Tls {
     }
 }
 
-/// Opens authenticated connections for an HTTP client.
+/// Opens connections for an HTTP client, authenticated if there are certificates.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    /// The own certificates.
-    pub tls: Tls,
-    /// Who must answer.
-    pub expected: Expected,
+    tls: Option<Tls>,
+    expected: Expected,
+    names: Names,
+}
+
+impl Connector {
+    /// With these certificates, if any. `expected`: who must answer then. Names are asked for as all
+    /// of this process are.
+    pub fn new(tls: Option<Tls>, expected: Expected) -> Connector {
+        Connector { tls, expected, names: Names::of_process() }
+    }
 }
 
 impl Service<Uri> for Connector {
@@ -79,11 +87,12 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Connector { tls, expected } = self.clone();
+        let Connector { tls, expected, names } = self.clone();
         Box::pin(async move {
             let address = uri.authority().map(ToString::to_string).unwrap_or_default();
-            let socket = TcpStream::connect(&address).await?;
+            let socket = names.connect(&address).await?;
             socket.set_nodelay(true)?;
+            let Some(tls) = tls else { return Ok(TokioIo::new(Stream::Plain(socket))) };
             let connected = tls.connect(socket, uri.host().unwrap_or_default(), expected).await;
             let stream = connected
                 .map_err(|refusal| io::Error::new(io::ErrorKind::ConnectionAborted, refusal))?;

@@ -6,6 +6,7 @@
 
 use crate::name::CertificateName;
 use crate::refusal::Refusal;
+use crate::regular_file::read_file;
 use crate::verify::{Admits, AnsweringVerifier, ConnectingVerifier, name_in};
 use parking_lot::{Mutex, RwLock};
 use real_tokio as tokio;
@@ -20,9 +21,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig};
 use std::fmt;
-use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -234,14 +233,7 @@ fn unusable(file: &Path, reason: impl Into<String>) -> Unusable {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, Unusable> {
-    let failed = |error: std::io::Error| unusable(file, error.to_string());
-    let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(failed)?;
-    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    match bytes.len() as u64 > FILE_BYTES {
-        true => Err(unusable(file, "larger than 1 MiB")),
-        false => Ok(bytes),
-    }
+    read_file(file, FILE_BYTES).map_err(|error| unusable(file, error.to_string()))
 }
 
 fn certificates(file: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {

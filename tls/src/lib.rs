@@ -7,7 +7,9 @@
 //!  connect.rs  a connected socket -> a stream to the member that was meant
 //!  verify.rs   chain, validity and usage against the CA; then the name
 //!  name.rs     cairn://CLUSTER/member/SLOT, cairn://CLUSTER/client/NAME
+//!  names.rs    from the names of hosts to their addresses, without asking too often
 //!  refusal.rs  why a handshake failed, in words for each side
+//!  regular_file.rs  a whole file that an operator names, of bounded size
 //!  issue.rs    makes certificates (feature `issue`)
 //! ```
 //!
@@ -25,7 +27,9 @@ mod files;
 #[cfg(feature = "issue")]
 pub mod issue;
 mod name;
+mod names;
 mod refusal;
+mod regular_file;
 mod stream;
 mod verify;
 
@@ -34,4 +38,5 @@ pub use connect::{Connector, Expected};
 pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
 pub use name::{CertificateName, Holder, NameError};
 pub use refusal::{Cause, Refusal};
+pub use regular_file::read_file;
 pub use stream::{Detached, Remote, Stream};

@@ -380,7 +380,7 @@ async fn status(address: &str, tls: Option<&Tls>) -> Result<StatusResponse> {
             None => endpoint.connect_lazy(),
             Some(tls) => {
                 let expected = Expected::AnyMember;
-                endpoint.connect_with_connector_lazy(Connector { tls, expected })
+                endpoint.connect_with_connector_lazy(Connector::new(Some(tls), expected))
             }
         };
         let mut stub = KvClient::new(channel);

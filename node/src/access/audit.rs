@@ -1,7 +1,10 @@
-//! The audit of operators' calls: each one, allowed, redirected or refused, is one line of the log with the
-//! target `audit`; status shows the latest. A change that takes long is asked for over and over: it
+//! The audit of operators' calls: each one that was allowed is one line of the log with the target
+//! `audit`; so is each one that was redirected or refused, as far as the log's limit allows, since anybody
+//! can cause those. Status shows the latest. A change that takes long is asked for over and over: it
 //! has one line when it begins and one when it is done.
 
+use crate::log::UNLIMITED;
+use cairn_client::shown;
 use cairn_raft::NodeId;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -77,7 +80,17 @@ impl Audit {
         }
         if !(audited.under_way && asked_before.is_some()) {
             let AuditedCall { principal, call, arguments, result, .. } = &audited;
-            info!(target: "audit", node = %self.node, principal, call, arguments, result, "audit: an operator's call");
+            let node = self.node;
+            match allowed {
+                // An operator answers for these, and each changed something.
+                true => {
+                    info!(name: UNLIMITED, target: "audit", %node, principal, call, arguments, result, "audit: an operator's call")
+                }
+                // Anybody can cause these.
+                false => {
+                    info!(target: "audit", %node, principal, call, arguments, result, "audit: an operator's call")
+                }
+            }
         }
         if calls.len() == MOST_SHOWN {
             calls.pop_front();
@@ -147,12 +160,13 @@ impl Drop for PendingCall<'_> {
     }
 }
 
+/// The caller wrote it: bounded, on one line.
 fn shortened(mut text: String) -> String {
     if text.len() > TEXT_BYTES {
         text.truncate(text.floor_char_boundary(TEXT_BYTES));
         text.push('…');
     }
-    text
+    shown::one_line(&text).into_owned()
 }
 
 #[cfg(test)]

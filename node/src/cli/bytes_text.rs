@@ -7,17 +7,18 @@ use super::exit::UsageError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cairn_client::Version;
+use cairn_client::shown::is_unprintable;
 use cairn_node::config::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 
-/// Text without control characters stays as it is, except for the backslash. Other bytes are
+/// Text without unprintable characters stays as it is, except for the backslash. Other bytes are
 /// escaped one by one.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.replace('\\', "\\\\"),
+        Ok(text) if !text.chars().any(is_unprintable) => text.replace('\\', "\\\\"),
         _ => bytes.escape_ascii().to_string(),
     }
 }
@@ -127,6 +128,9 @@ mod tests {
                 assert_eq!(unescape(escape(&bytes).as_bytes()).expect("our own"), bytes);
             }
         }
+        let reordered = "a\u{202e}b\u{85}".as_bytes();
+        assert!(escape(reordered).is_ascii(), "{}", escape(reordered));
+        assert_eq!(unescape(escape(reordered).as_bytes()).expect("our own"), reordered);
         let text = "Zoë \\ 日本";
         assert_eq!(escape(text.as_bytes()), "Zoë \\\\ 日本");
         assert_eq!(unescape(escape(text.as_bytes()).as_bytes()).expect("our own"), text.as_bytes());

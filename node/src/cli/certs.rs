@@ -158,7 +158,7 @@ fn issue(
                 ),
                 None => format!(
                     "Copy these three files to the client, readable by its user alone:\n\n  \
-                     export CAIRN_TLS_CA={ca} CAIRN_TLS_CERTIFICATE={certificate} CAIRN_TLS_KEY={key}"
+                     export CAIRN_CLIENT_TLS_CA={ca} CAIRN_CLIENT_TLS_CERTIFICATE={certificate} CAIRN_CLIENT_TLS_KEY={key}"
                 ),
             };
             format!("made a certificate for {shown}, valid for {days} days\n{use_it}")

@@ -51,13 +51,14 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             logging::check(&LogConfig::from_layers(&layers)?.level)?;
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
-            let warning = cluster_view::no_configuration_of(&config).await;
+            let outside = cluster_view::no_configuration_of(&config).await;
+            let warnings: Vec<String> = outside.into_iter().chain(layers.ignored()).collect();
             let joins = joins(&config).or_else(|| config.alone().map(str::to_owned));
             output.either(
                 || {
                     json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name(),
                             "security": security, "joins": config.members.is_empty(),
-                            "warnings": warning.iter().collect::<Vec<_>>() })
+                            "warnings": warnings })
                 },
                 || {
                     let valid = format!(
@@ -66,8 +67,8 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
                         config.cluster,
                         durability.words()
                     );
-                    let warning = warning.iter().map(|warning| format!("warning: {warning}"));
-                    let lines = std::iter::once(valid).chain(joins.clone()).chain(warning);
+                    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+                    let lines = std::iter::once(valid).chain(joins.clone()).chain(warnings);
                     lines.collect::<Vec<_>>().join("\n")
                 },
             )?;

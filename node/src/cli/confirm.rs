@@ -1,6 +1,7 @@
 //! A question on the terminal that only `yes` answers.
 
 use super::exit::UsageError;
+use cairn_client::shown;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 /// Asks. `way_out` is for a caller without a terminal.
@@ -10,7 +11,7 @@ pub(crate) fn confirm(question: &str, way_out: &str) -> anyhow::Result<bool> {
         return Err(UsageError(reason).into());
     }
     let mut err = io::stderr().lock();
-    write!(err, "{question} Type `yes`: ")?;
+    write!(err, "{} Type `yes`: ", shown::lines(question))?;
     err.flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

@@ -9,6 +9,20 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A length of time, such as `10s`; a number alone means seconds.
+///
+/// # Errors
+/// A sentence that says what was expected.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.trim().parse::<f64>() {
+        let time = Duration::try_from_secs_f64(seconds);
+        return time.map_err(|_| "expected a number of seconds that is not negative".into());
+    }
+    humantime::parse_duration(text).map_err(|error| {
+        format!("{error}; expected seconds, or a length of time such as 500ms or 2m")
+    })
+}
+
 /// Written by `cairn dev`.
 pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 
@@ -25,7 +39,7 @@ pub(crate) struct ConnectOptions {
     cluster: ClusterOptions,
 
     /// How long to try, all retries together [default: 10s]
-    #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10s", env = "CAIRN_TIMEOUT", value_parser = time)]
     #[arg(hide_env = true, hide_default_value = true)]
     timeout: Duration,
 }
@@ -44,15 +58,15 @@ pub(crate) struct ClusterOptions {
 
     /// CAs of the cluster, in PEM. With this and the next two the connection is TLS, and only a
     /// member of the cluster that the certificate names may answer
-    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CA", hide_env = true, requires_all = ["tls_certificate", "tls_key"])]
+    #[arg(long, value_name = "FILE", env = "CAIRN_CLIENT_TLS_CA", hide_env = true, requires_all = ["tls_certificate", "tls_key"])]
     tls_ca: Option<PathBuf>,
 
     /// Own certificate, in PEM; `cairn certs issue DIR --client NAME` makes one
-    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_CERTIFICATE", hide_env = true, requires_all = ["tls_ca", "tls_key"])]
+    #[arg(long, value_name = "FILE", env = "CAIRN_CLIENT_TLS_CERTIFICATE", hide_env = true, requires_all = ["tls_ca", "tls_key"])]
     tls_certificate: Option<PathBuf>,
 
     /// Key of that certificate, in PEM
-    #[arg(long, value_name = "FILE", env = "CAIRN_TLS_KEY", hide_env = true, requires_all = ["tls_ca", "tls_certificate"])]
+    #[arg(long, value_name = "FILE", env = "CAIRN_CLIENT_TLS_KEY", hide_env = true, requires_all = ["tls_ca", "tls_certificate"])]
     tls_key: Option<PathBuf>,
 }
 
@@ -87,8 +101,10 @@ impl ConnectOptions {
 impl ClusterOptions {
     /// Endpoints as given, or as found.
     pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
-        if !self.endpoints.is_empty() {
-            return Ok(self.endpoints.clone());
+        let given: Vec<String> =
+            self.endpoints.iter().filter(|endpoint| !endpoint.is_empty()).cloned().collect();
+        if !given.is_empty() {
+            return Ok(given);
         }
         let here = std::env::current_dir()
             .map_err(|error| UsageError(format!("cannot read the current folder: {error}")))?;
@@ -147,6 +163,18 @@ fn remembered(here: &Path) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_alone_means_seconds() {
+        for (text, expected) in
+            [("5", 5000), ("0.5", 500), ("500ms", 500), ("2m", 120_000), ("0", 0)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_millis(expected)), "{text}");
+        }
+        for bad in ["", "soon", "-1", "NaN", "inf", "1e300", "5 s s"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn endpoints_are_found_in_the_folder_and_in_those_above_it() {

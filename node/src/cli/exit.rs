@@ -2,7 +2,7 @@
 
 use super::DEFAULT_ENDPOINT;
 use super::output::Output;
-use cairn_client::Error as ClientError;
+use cairn_client::{Error as ClientError, shown};
 use cairn_node::config::ConfigError;
 use std::io;
 use std::process::ExitCode;
@@ -14,15 +14,16 @@ Exit codes:
   1  failed
   2  usage: the command line, the configuration or an input is not acceptable
   3  the key does not exist
-  4  a condition did not hold, or the cluster's state does not allow a change; nothing was changed
+  4  a condition did not hold, or the cluster's state does not allow a change;
+     nothing was changed
   5  the outcome of a write is unknown: it may or may not have been applied
-  6  unavailable: no node answered, TLS failed with each, no leader, or no answer in time; or an unsafe
-     recovery needs a decision
+  6  unavailable: no node answered, TLS failed with each, no leader, or no
+     answer in time; or an unsafe recovery needs a decision
   7  the cluster's storage is full; reads and deletes go on
   8  the value exists and cannot be read intact
   9  no mode's promise can be kept in the directory
- 10  not allowed: a node answered, and knows no name of the caller by certificate or token, or no role of
-     it that allows this";
+ 10  not allowed: a node answered, and knows no name of the caller by
+     certificate or token, or no role of it that allows this";
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,13 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let exit = of(error);
-    output.error(&format!("{error:#}{}", hint(error)), exit as u8);
+    let message = format!("{error:#}{}", hint(error));
+    // A node may have written part of it, and would begin a line of its own there.
+    let message = match error.downcast_ref::<ClientError>() {
+        Some(_) => shown::one_line(&message),
+        None => message.as_str().into(),
+    };
+    output.error(&message, exit as u8);
     exit.into()
 }
 
@@ -80,7 +87,8 @@ fn hint(error: &anyhow::Error) -> &'static str {
     }
 }
 
-fn of(error: &anyhow::Error) -> Exit {
+/// The exit code of an error.
+pub(crate) fn of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return of_client(error);
     }

@@ -43,7 +43,7 @@ enum Action {
 
         /// For how long [default: 10m]
         #[arg(long = "for", value_name = "TIME", default_value = "10m")]
-        #[arg(value_parser = humantime::parse_duration, hide_default_value = true)]
+        #[arg(value_parser = super::connect::time, hide_default_value = true)]
         time: Duration,
 
         /// Let it lead again

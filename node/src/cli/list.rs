@@ -3,7 +3,7 @@
 use super::ConnectOptions;
 use super::bytes_text::{escape, item_json, key_bytes};
 use super::exit::Exit;
-use super::output::Output;
+use super::output::{Output, tell};
 use cairn_client::ListOptions;
 use clap::Args;
 use serde_json::Value;
@@ -76,10 +76,10 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
         start_after = last.key.to_vec();
         if left == 0 {
             if args.limit != 0 && !output.is_json() {
-                eprintln!(
-                    "more keys follow; continue with --escaped --start-after '{}', or list all with --limit 0",
-                    escape(&start_after)
-                );
+                let last = escape(&start_after);
+                tell(&format!(
+                    "more keys follow; continue with --escaped --start-after '{last}', or list all with --limit 0"
+                ));
             }
             return printed.end(true);
         }

@@ -37,7 +37,8 @@ mod upgrade;
 mod usage;
 mod zeroing;
 
-use clap::{Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use connect::ConnectOptions;
 use exit::Exit;
 use output::Output;
@@ -53,7 +54,7 @@ const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
     version,
     about = "A replicated key-value store for NVMe machines, without an fsync on its write path",
     after_help = help::after(),
-    max_term_width = 110
+    max_term_width = 100
 )]
 struct Cli {
     /// Print `text` for people, or one `json` document
@@ -121,9 +122,24 @@ enum Command {
 /// Longest wait at exit for calls that run on threads.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
+/// The command line. A variable that is empty counts as unset, for every option: files that set
+/// variables often leave one empty.
+fn command() -> clap::Command {
+    fn of_set_variables(command: clap::Command) -> clap::Command {
+        let is_empty = |arg: &Arg| {
+            arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
+        };
+        command
+            .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
+            .mut_subcommands(of_set_variables)
+    }
+    of_set_variables(Cli::command())
+}
+
 /// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = command().try_get_matches().and_then(|given| Cli::from_arg_matches(&given));
+    let cli = match cli {
         Ok(cli) => cli,
         Err(error) => return usage::refused(&error),
     };
@@ -131,6 +147,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(args) if args.is_json() => Output::Json,
         _ => cli.output,
     };
+    let server = matches!(cli.command, Command::Serve(_));
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -139,8 +156,10 @@ pub(crate) fn main() -> ExitCode {
     };
     let exit = match runtime.block_on(run(cli.command, &output)) {
         Ok(exit) => exit.into(),
+        Err(error) if server => serve::failed(&output, &error),
         Err(error) => exit::failed(&output, &error),
     };
+    logging::finish();
     // A call to a device that hangs must not keep the process.
     runtime.shutdown_timeout(END_LIMIT);
     exit
@@ -163,7 +182,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Grow(args) => grow::run(args, output).await,
         Command::Doctor(args) => doctor::run(args, output).await,
         Command::Inspect(args) => inspect::run(args, output).await,
-        Command::Serve(args) => serve::run(args).await,
+        Command::Serve(args) => serve::run(args, output).await,
         Command::Put(args) => put::run(args, output).await,
         Command::Get(args) => get::run(args, output).await,
         Command::Delete(args) => delete::run(args, output).await,
@@ -187,8 +206,30 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     #[test]
     fn the_command_line_is_consistent() {
-        <super::Cli as clap::CommandFactory>::command().debug_assert();
+        super::Cli::command().debug_assert();
+    }
+
+    /// The story: on a terminal of 80 columns the table of exit codes was cut in the middle of words.
+    #[test]
+    fn every_help_page_fits_a_terminal_of_80_columns() {
+        fn check(command: &mut clap::Command, path: &str) {
+            let page = command.render_long_help().to_string();
+            for line in page.lines() {
+                // A usage line is not wrapped by the library.
+                let fits = line.chars().count() <= 80 || line.starts_with("Usage: ");
+                assert!(fits, "{path}: {line}");
+            }
+            for sub in command.get_subcommands_mut() {
+                let path = format!("{path} {}", sub.get_name());
+                check(sub, &path);
+            }
+        }
+        let mut command = super::Cli::command().term_width(80);
+        command.build();
+        check(&mut command, "cairn");
     }
 }

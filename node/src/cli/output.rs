@@ -1,10 +1,16 @@
 //! Results on standard output, errors on standard error, as text or JSON.
 //!
 //! What holds here: in JSON a command that succeeds prints one document, on one line. A command that
-//! fails prints its error as one document on standard error.
+//! fails prints its error as one document on standard error. Whatever others wrote, and a text shows, can
+//! do nothing to a terminal: only [`Output::raw`] prints bytes as they are. A standard error that is
+//! closed or full ends no command.
 
+use cairn_client::shown;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
+
+/// The longest error that is printed whole, in bytes. A caller's own input may be longer.
+const ERROR_BYTES: usize = 4 << 10;
 
 /// How to print results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,12 +28,12 @@ impl Output {
 
     /// One line of text.
     pub(crate) fn line(&self, text: &str) -> io::Result<()> {
-        writeln!(io::stdout().lock(), "{text}")
+        writeln!(io::stdout().lock(), "{}", shown::lines(text))
     }
 
     /// One JSON document, on one line.
     pub(crate) fn json(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout().lock(), "{value}")
+        writeln!(io::stdout().lock(), "{}", shown::json(&value.to_string()))
     }
 
     /// `value` in JSON, else `text`.
@@ -41,7 +47,7 @@ impl Output {
 
     /// Part of one JSON document.
     pub(crate) fn part(&self, text: &str) -> io::Result<()> {
-        io::stdout().lock().write_all(text.as_bytes())
+        io::stdout().lock().write_all(shown::json(text).as_bytes())
     }
 
     /// Exactly these bytes. On a terminal a line end follows if they have none.
@@ -56,27 +62,37 @@ impl Output {
 
     /// Something to know before the result, on standard error.
     pub(crate) fn note(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
-        let text = if self.is_json() { value().to_string() } else { text() };
-        // A closed standard error does not end the work.
-        let _ = writeln!(io::stderr().lock(), "{text}");
+        match self.is_json() {
+            true => tell(&shown::json(&value().to_string())),
+            false => tell(&text()),
+        }
     }
 
     /// The error message, and the exit code.
     pub(crate) fn error(&self, message: &str, exit_code: u8) {
-        let mut err = io::stderr().lock();
-        // A closed standard error leaves no way to report the failure.
-        let _ = if self.is_json() {
-            writeln!(err, "{}", json!({ "error": message, "exit_code": exit_code }))
-        } else {
-            writeln!(err, "cairn: {message}")
-        };
+        let message = shown::excerpt(message, ERROR_BYTES);
+        match self.is_json() {
+            true => {
+                let document = json!({ "error": message, "exit_code": exit_code }).to_string();
+                tell(&shown::json(&document));
+            }
+            false => tell(&format!("cairn: {message}")),
+        }
     }
+}
+
+/// Says something on standard error. One that is closed or full leaves no way to say it, and does not
+/// end the work.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", shown::lines(text));
 }
 
 /// Aligns columns, with two spaces between them. `head` is the first row.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let head = head.iter().map(ToString::to_string).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    // A cell is on one line, whoever wrote it.
+    let shown = |row: Vec<String>| row.iter().map(|cell| shown::one_line(cell).into()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.into_iter().map(shown)).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
@@ -87,8 +103,8 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let line = |row: &Vec<String>| {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells: Vec<String> = cells.collect();
         cells.join("  ").trim_end().to_string()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -110,5 +126,11 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         assert_eq!(table(&["a", "bb"], [vec!["ccc".into(), "d".into()]]), "a    bb\nccc  d");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_whoever_wrote_it() {
+        let hostile = table(&["a"], [vec!["1\n2\u{1b}[2J".into()]]);
+        assert_eq!(hostile, "a\n1\\n2\\u{1b}[2J");
     }
 }

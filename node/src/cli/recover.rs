@@ -7,7 +7,7 @@
 
 use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
-use super::output::{Output, table_with_notes};
+use super::output::{Output, table_with_notes, tell};
 use super::server_options::ServerOptions;
 use anyhow::bail;
 use cairn_client::Options;
@@ -86,7 +86,7 @@ async fn decide(
     }
     let own = left.survivor.id;
     if !args.yes {
-        eprintln!("{}", left.explained());
+        tell(&left.explained());
         let question = format!("Make cluster `{}` anew of member {own} alone?", config.cluster);
         if !confirm(&question, "add --yes")? {
             bail!("nothing was changed");

@@ -47,10 +47,7 @@ impl Reload {
     }
 
     fn apply(&mut self, node: &Node) -> anyhow::Result<()> {
-        let mut layers = self.server.layers()?;
-        if let Some(format) = &self.log_format {
-            layers.add_assignment("--log-format", &format!("log.format={format}"))?;
-        }
+        let layers = self.server.layers_and_log_format(self.log_format.as_deref()).0?;
         let config = NodeConfig::from_layers(&layers)?;
         let log = LogConfig::from_layers(&layers)?;
         // Refuses what is not a level, before anything is applied.

@@ -1,8 +1,9 @@
 //! `cairn serve`: runs one member until it is asked to stop or fails.
 
-use super::exit::Exit;
+use super::exit::{self, Exit};
 use super::format::format;
-use super::logging;
+use super::logging::{self, SetLevel};
+use super::output::Output;
 use super::reload::Reload;
 use super::server_options::ServerOptions;
 use anyhow::Context;
@@ -13,6 +14,9 @@ use cairn_raft::NodeId;
 use clap::Args;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::task::Poll;
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -30,18 +34,44 @@ pub(crate) struct ServeArgs {
     stop_with_stdin: bool,
 }
 
-pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
-    cairn_node::platform::check().map_err(Error::Platform)?;
-    let mut layers = args.server.layers()?;
-    if let Some(format) = &args.log_format {
-        layers.add_assignment("--log-format", &format!("log.format={format}"))?;
+/// Runs the server. Whatever ends it is said in the form of its log.
+pub(crate) async fn run(args: ServeArgs, output: &Output) -> anyhow::Result<Exit> {
+    let (read, form) = args.server.layers_and_log_format(args.log_format.as_deref());
+    let json = output.is_json() || form.as_deref() == Some("json");
+    let log = match &read {
+        // A level that is none is said in the form, too.
+        Ok(layers) => LogConfig { json, ..LogConfig::from_layers(layers)? },
+        Err(_) => LogConfig { json, level: String::new() },
+    };
+    let set_level = logging::start(&log)?;
+    serve(args, read?, set_level).await
+}
+
+/// Says why a server ends, in the form of its log.
+pub(super) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
+    let exit = exit::of(error);
+    match logging::ends(&format!("{error:#}"), exit as u8) {
+        true => exit.into(),
+        false => exit::failed(output, error),
     }
+}
+
+async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::Result<Exit> {
+    // Heard from now on, also by a process that no signal ends by itself: the first one of a container.
+    let mut asked = pin!(asked_to_stop(args.stop_with_stdin));
+    if let Poll::Ready(asked) = futures::poll!(asked.as_mut()) {
+        info!(reason = %asked?, "stopping before the start began");
+        return Ok(Exit::Done);
+    }
+    cairn_node::platform::check().map_err(Error::Platform)?;
     let config = NodeConfig::from_layers(&layers)?;
     // Before anything is formatted.
     config.tls()?;
-    let set_level = logging::start(&LogConfig::from_layers(&layers)?)?;
     let reload = Reload::new(args.server, args.log_format, set_level, layers.settings())?;
     cairn_node::platform::raise_descriptors();
+    if let Some(warning) = layers.ignored() {
+        warn!("{warning}");
+    }
 
     if config.storage.format_empty && is_empty(&config.data_directory)? {
         let identity = format(&config, &|estimate| info!("{}", estimate.text())).await?;
@@ -49,14 +79,6 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and has been formatted");
     }
     let environment = Environment::from_files(&config)?;
-    let asked = async {
-        tokio::select! {
-            biased;
-            signal = cairn_node::termination() => signal.map(|name| format!("{name} received")),
-            () = stdin_ended(args.stop_with_stdin) => Ok("standard input ended".to_string()),
-        }
-    };
-    tokio::pin!(asked);
     // The start may wait for the other members.
     let node = tokio::select! {
         biased;
@@ -122,6 +144,15 @@ fn is_empty(directory: &Path) -> anyhow::Result<bool> {
     let kept = entries
         .find(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != "lost+found"));
     Ok(kept.is_none())
+}
+
+/// Resolves with the reason when the server is asked to end.
+async fn asked_to_stop(with_stdin: bool) -> std::io::Result<String> {
+    tokio::select! {
+        biased;
+        signal = cairn_node::termination() => signal.map(|name| format!("{name} received")),
+        () = stdin_ended(with_stdin) => Ok("standard input ended".to_string()),
+    }
 }
 
 /// Waits on a thread, because a blocked read of standard input cannot be cancelled and would keep

@@ -30,6 +30,27 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
+    /// All layers of the configuration, and the form of the log that they ask for, also if they
+    /// cannot be used. `flag`: that of `--log-format`.
+    pub(crate) fn layers_and_log_format(
+        &self,
+        flag: Option<&str>,
+    ) -> (Result<Layers, ConfigError>, Option<String>) {
+        let assigned = |assignment: &String| {
+            assignment.trim().strip_prefix("log.format=").map(|format| format.trim().to_owned())
+        };
+        let set = || self.set.iter().rev().find_map(assigned);
+        let environment = || std::env::var("CAIRN_LOG_FORMAT").ok().filter(|text| !text.is_empty());
+        let file = || Layers::log_format_of(self.config.as_deref()?);
+        let format = flag.map(str::to_owned).or_else(set).or_else(environment).or_else(file);
+        let layers = self.layers().and_then(|mut layers| {
+            let assignment = flag.map(|flag| format!("log.format={flag}"));
+            assignment.map_or(Ok(()), |text| layers.add_assignment("--log-format", &text))?;
+            Ok(layers)
+        });
+        (layers, format)
+    }
+
     /// All layers of the configuration.
     pub(crate) fn layers(&self) -> Result<Layers, ConfigError> {
         let mut layers = Layers::new();

@@ -4,14 +4,13 @@
 use super::ConnectOptions;
 use super::confirm::confirm;
 use super::exit::{Exit, StateError, UsageError};
-use super::output::{Output, table_with_notes};
+use super::output::{Output, table_with_notes, tell};
 use anyhow::bail;
 use cairn_node::outage::{
     Answer, End, MemberSurvey, NotApplied, Row, Verdict, decide, survey, wait_for_end,
 };
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::{self, Write};
 use std::time::Duration;
 
 /// How long one node may take to answer.
@@ -157,9 +156,7 @@ fn to_json(found: &MemberSurvey, verdict: &Verdict, row: &Row, done: bool) -> Va
 
 /// Asks on the terminal.
 fn confirmed(found: &MemberSurvey, chosen: &Answer) -> anyhow::Result<bool> {
-    let mut err = io::stderr().lock();
-    writeln!(err, "{}", text(found))?;
-    drop(err);
+    tell(&text(found));
     let node = chosen.id;
     confirm(&format!("Let node {node} lead, and discard what no member holds?"), "add --yes")
 }

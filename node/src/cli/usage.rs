@@ -7,6 +7,9 @@ use clap::error::{ContextKind, ContextValue};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// The longest error that is printed as the library forms it, in bytes.
+const LONGEST_PRINTED: usize = 4 << 10;
+
 /// What other tools call a command, and what it is called here.
 const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["ls", "keys", "scan", "range"], "cairn list"),
@@ -33,7 +36,9 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
     let hint = other_name(error).filter(|_| !is_nested(error, std::env::args_os()));
     let hint = hint.or_else(|| of_variable(error, std::env::args_os()));
     let output = asked_output(std::env::args_os());
-    if output.is_json() || hint.is_some() {
+    // An argument may be longer than anybody reads.
+    let long = || error.render().to_string().len() > LONGEST_PRINTED;
+    if output.is_json() || hint.is_some() || long() {
         output.error(&hint.unwrap_or_else(|| message(error)), Exit::Usage as u8);
     } else {
         let _ = error.print();

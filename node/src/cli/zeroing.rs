@@ -7,9 +7,12 @@ use cairn_node::{Error, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// How fast the first zeros were written, and what that says about the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,14 +68,7 @@ pub(crate) async fn show<T>(
     let bar = ProgressBar::new(0);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(message);
-    let stopped = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stopped);
-    // The zeros are written without a pause, so the signal is awaited beside them.
-    let waiting = tokio::spawn(async move {
-        if cairn_node::termination().await.is_ok() {
-            stop.store(true, Ordering::Relaxed);
-        }
-    });
+    let watched = Watched::begin().map_err(|error| Error::Platform(error.to_string()))?;
     let (mut began, mut said) = (None, false);
     let mut progress = |done: u64, total: u64| {
         bar.set_length(total);
@@ -82,15 +78,58 @@ pub(crate) async fn show<T>(
             said = true;
             bar.suspend(|| say(&estimate));
         }
-        if stopped.load(Ordering::Relaxed) {
+        if watched.is_asked() {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     };
     let done = work(&mut progress).await;
-    waiting.abort();
     bar.finish_and_clear();
     done
+}
+
+/// Whether a signal asked the process to end. It is heard on a thread with a runtime of its own: the
+/// zeros are written without a pause, and a server has no other thread.
+///
+/// The story: a server that formatted its directory did not hear SIGTERM. The signal ended it with half
+/// of the files made; as the first process of a container it went on to the end.
+struct Watched {
+    asked: Arc<AtomicBool>,
+    /// The thread ends with this.
+    _end: oneshot::Sender<()>,
+}
+
+impl Watched {
+    /// From now on a signal does not end the process by itself.
+    fn begin() -> std::io::Result<Watched> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let (end, ended) = oneshot::channel();
+        let (begun, begins) = mpsc::channel();
+        let seen = Arc::clone(&asked);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            runtime.block_on(async {
+                let mut signal = pin!(cairn_node::termination());
+                let first = futures::poll!(signal.as_mut());
+                let _ = begun.send(());
+                let heard = match first {
+                    Poll::Ready(heard) => heard.is_ok(),
+                    Poll::Pending => tokio::select! {
+                        heard = signal => heard.is_ok(),
+                        _ = ended => false,
+                    },
+                };
+                seen.fetch_or(heard, Ordering::Relaxed);
+            });
+        })?;
+        // Fails if the thread is gone already, and then nobody listens.
+        let _ = begins.recv();
+        Ok(Watched { asked, _end: end })
+    }
+
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,11 @@
 //! What can be wrong with a configuration. Each error names the key, where it was given, and what
 //! to do.
 
+use cairn_client::shown;
+
+/// The most bytes of one thing that was given.
+const QUOTED_BYTES: usize = 300;
+
 /// A configuration that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -22,7 +27,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// No such key.
-    #[error("{location}: unknown key `{key}`{}", hint(.nearest.as_deref()))]
+    #[error("{location}: unknown key `{}`{}", quoted(key), hint(.nearest.as_deref()))]
     UnknownKey {
         /// As it was given.
         key: String,
@@ -32,7 +37,12 @@ pub enum ConfigError {
         nearest: Option<String>,
     },
     /// The value does not fit the key.
-    #[error("{location}: `{value}` is not a value for `{key}`: {reason}")]
+    #[error(
+        "{location}: `{}` is not a value for `{}`: {}",
+        quoted(value),
+        quoted(key),
+        quoted(reason)
+    )]
     BadValue {
         /// The key.
         key: String,
@@ -67,6 +77,11 @@ impl ConfigError {
     ) -> ConfigError {
         ConfigError::BadValue { key: key.into(), location: location.to_string(), value, reason }
     }
+}
+
+/// What was given, on one line, and no more of it than a person reads.
+fn quoted(given: &str) -> String {
+    shown::one_line(&shown::excerpt(given, QUOTED_BYTES)).into_owned()
 }
 
 fn hint(nearest: Option<&str>) -> String {

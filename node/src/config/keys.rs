@@ -11,6 +11,7 @@ use Kind::{
     Access, Address, AddressOrAuto, Addresses, Choice, Integer, IntegerOrAuto, Members,
     OptionalAddress, OptionalFile, Size, Text, Time,
 };
+use cairn_client::shown;
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -120,8 +121,8 @@ pub(crate) const KEYS: &[Key] = &[
         .means("address at which clients reach this member; auto: listen.client"),
     key("advertise.peer", AddressOrAuto, "auto")
         .means("address at which the other members reach this one; auto: listen.peer"),
-    key("access", Access, "")
-        .means("who may do what: NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
+    key("access", Access, "none")
+        .means("who may do what; none: everybody may do everything. NAME=ROLES,…, where NAME is that of a certificate or of a token (`cairn access token`) and ROLES are \
                 read, write, each with :PREFIX for some keys only, and operator. In the file, as a table [access] with NAME = \"ROLES\"")
         .live(),
     key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put")
@@ -202,6 +203,11 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
+/// Whether keys begin with this name and a dot.
+pub(crate) fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
 /// The known name that `name` was probably meant to be.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
@@ -265,12 +271,28 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Reads who may do what; `none`: everybody may do everything. A text that names nobody is a slip, which
+/// would let everybody in.
+pub(crate) fn parse_access(text: &str) -> Result<Entries, String> {
+    if text == "none" {
+        return Ok(Entries::default());
+    }
+    let entries = Entries::parse(text)?;
+    match entries.is_empty() {
+        true => Err("expected at least one NAME=ROLES; leave `access` out, or set it to none, if everybody may do everything".into()),
+        false => Ok(entries),
+    }
+}
+
 impl Kind {
     /// Checks a value's form.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
         match self {
             Kind::Text | Kind::OptionalFile if text.is_empty() => {
                 Err("expected a text that is not empty".into())
+            }
+            Kind::Text | Kind::OptionalFile if text.chars().any(shown::is_unprintable) => {
+                Err("expected a text without control characters".into())
             }
             Kind::Text | Kind::OptionalFile => Ok(()),
             Kind::Integer(min, max) => {
@@ -294,7 +316,7 @@ impl Kind {
             Kind::Choice(words) if words.contains(&text) => Ok(()),
             Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
             Kind::Members => members::parse(text).map(|_| ()),
-            Kind::Access => Entries::parse(text).map(|_| ()),
+            Kind::Access => parse_access(text).map(|_| ()),
         }
     }
 }

@@ -60,11 +60,34 @@ pub struct Setting {
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     values: BTreeMap<&'static str, (String, Source)>,
+    /// Variables that Kubernetes made for a Service whose name begins with ours.
+    services: Vec<String>,
 }
 
+/// The most bytes of a configuration file.
+const FILE_BYTES: u64 = 1 << 20;
+
 /// Variables with our prefix that are not server keys, but options of the command line.
-const OTHER_VARIABLES: &[&str] =
-    &["CAIRN_ENDPOINTS", "CAIRN_CONFIG", "CAIRN_TIMEOUT", "CAIRN_TOKEN", "CAIRN_TOKEN_FILE"];
+const OTHER_VARIABLES: &[&str] = &[
+    "CAIRN_ENDPOINTS",
+    "CAIRN_CONFIG",
+    "CAIRN_TIMEOUT",
+    "CAIRN_TOKEN",
+    "CAIRN_TOKEN_FILE",
+    "CAIRN_CLIENT_TLS_CA",
+    "CAIRN_CLIENT_TLS_CERTIFICATE",
+    "CAIRN_CLIENT_TLS_KEY",
+];
+
+/// A file's text. The file may be anything: one that is not a regular file could make the reader wait
+/// for ever, or have no end.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let unreadable =
+        |reason: String| ConfigError::Read { path: path.display().to_string(), reason };
+    let bytes =
+        cairn_tls::read_file(path, FILE_BYTES).map_err(|error| unreadable(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| unreadable(error.to_string()))
+}
 
 impl Layers {
     /// Nothing but defaults.
@@ -77,12 +100,31 @@ impl Layers {
     /// # Errors
     /// `Read`, `Syntax`, `UnknownKey` and `BadValue`, with file and line.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
-            path: shown.clone(),
-            reason: error.to_string(),
-        })?;
-        self.add_toml(&shown, &text)
+        let text = read(path)?;
+        self.add_toml(&path.display().to_string(), &text)
+    }
+
+    /// The form of the log that a file asks for, also if the rest of it cannot be used.
+    pub fn log_format_of(path: &Path) -> Option<String> {
+        let text = read(path).ok()?;
+        let (table, _) = DeTable::parse_recoverable(&text);
+        let mut found = Vec::new();
+        flatten("", table.get_ref(), &mut found);
+        found.into_iter().find_map(|given| match given {
+            Given { name, value: Form::One(format), .. } if name == "log.format" => Some(format),
+            _ => None,
+        })
+    }
+
+    /// A warning about variables of the environment that are ignored, if there are any.
+    pub fn ignored(&self) -> Option<String> {
+        (!self.services.is_empty()).then(|| {
+            format!(
+                "ignored, since Kubernetes made them for a Service and they set no key: {}; `enableServiceLinks: false` in the \
+                 pod's spec leaves them out",
+                self.services.join(", ")
+            )
+        })
     }
 
     /// Adds the text of a TOML file; `path` is used in messages.
@@ -98,15 +140,15 @@ impl Layers {
         flatten("", table.get_ref(), &mut found);
         let mut listed = MemberTables::default();
         let mut access = AccessTables::default();
-        for (name, value, offset) in found {
+        for Given { name, value, offset } in found {
             let line = text.get(..offset).unwrap_or("").matches('\n').count() + 1;
             let source = Source::File(path.to_string(), line);
             if let Some(rest) = name.strip_prefix("members.") {
                 listed.add(rest, value, source)?;
             } else if let Some(name) = name.strip_prefix("access.") {
-                access.add(name, &value, source)?;
+                access.add(name, value, source)?;
             } else {
-                self.set(&name, value, source)?;
+                self.set_form(&name, value, source)?;
             }
         }
         if let Some((text, source)) = listed.finish()? {
@@ -118,8 +160,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds variables that begin with `CAIRN_`. Skips those that Kubernetes creates for a service
-    /// called `cairn`.
+    /// Adds variables that begin with `CAIRN_`. Skips those that Kubernetes creates for a Service
+    /// whose name is `cairn` or begins with `cairn-`, and keeps their names.
     ///
     /// # Errors
     /// `UnknownKey` and `BadValue`, naming the variable.
@@ -131,12 +173,14 @@ impl Layers {
             let Some(rest) = variable.strip_prefix("CAIRN_") else {
                 continue;
             };
-            let kubernetes =
-                rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_");
-            if kubernetes || OTHER_VARIABLES.contains(&variable.as_str()) {
+            if OTHER_VARIABLES.contains(&variable.as_str()) {
                 continue;
             }
             let Some(key) = KEYS.iter().find(|key| key.variable() == variable) else {
+                if is_of_service(rest, &value) {
+                    self.services.push(variable);
+                    continue;
+                }
                 let known: Vec<String> = KEYS.iter().map(Key::variable).collect();
                 let nearest = keys::nearest(&variable, known.iter().map(String::as_str));
                 return Err(ConfigError::UnknownKey {
@@ -161,6 +205,26 @@ impl Layers {
             return Err(ConfigError::bad_value(assignment, &source, assignment.into(), reason));
         };
         self.set(name.trim(), value.trim().to_string(), source)
+    }
+
+    /// Sets a key of a file. The form of the value must be that of the key: an empty table is not an
+    /// empty text.
+    fn set_form(&mut self, name: &str, form: Form, source: Source) -> Result<(), ConfigError> {
+        let Some(key) = keys::find(name) else {
+            // A section whose keys are all left out; else the name is what is wrong.
+            let section = form == Form::EmptyTable && keys::is_section(name);
+            return if section { Ok(()) } else { self.set(name, String::new(), source) };
+        };
+        let text = match (form, key.kind) {
+            (Form::List(Some(text)), keys::Kind::Addresses) => text,
+            (Form::EmptyTable, keys::Kind::Access | keys::Kind::Members) => {
+                let reason =
+                    "expected at least one entry in the table; remove the key if there is none";
+                return Err(ConfigError::bad_value(name, &source, "{}".into(), reason.into()));
+            }
+            (form, kind) => form.one(name, &source, |text| kind.check(text))?,
+        };
+        self.set(name, text, source)
     }
 
     /// Sets one key.
@@ -228,23 +292,80 @@ impl Layers {
     }
 }
 
-/// Dotted names, values as text, and byte offsets of a TOML document.
-fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, usize)>) {
-    for (name, value) in table {
-        let name_here = format!("{prefix}{}", name.get_ref());
-        let text = match value.get_ref() {
-            DeValue::Table(inner) => {
-                flatten(&format!("{name_here}."), inner, found);
+/// Whether a variable, without its first `CAIRN_`, is one that Kubernetes makes for a Service: a host,
+/// a port, or one of Docker's links.
+fn is_of_service(rest: &str, value: &str) -> bool {
+    let ends = |end: &str| rest == end || rest.ends_with(&format!("_{end}"));
+    let begins = |begin: &str| {
+        let (first, within) = (format!("{begin}_"), format!("_{begin}_"));
+        rest.strip_prefix(&first).or_else(|| rest.split_once(&within).map(|(_, rest)| rest))
+    };
+    let of_port = begins("PORT").is_some_and(|link| {
+        let (port, protocol) = link.split_once('_').unwrap_or((link, ""));
+        let protocol = protocol.split('_').next().unwrap_or_default();
+        port.parse::<u16>().is_ok() && ["TCP", "UDP", "SCTP"].contains(&protocol)
+    });
+    let url = ends("PORT") && value.contains("://");
+    ends("SERVICE_HOST")
+        || ends("SERVICE_PORT")
+        || begins("SERVICE_PORT").is_some()
+        || url
+        || of_port
+}
+
+/// The form of a value in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    /// One value.
+    One(String),
+    /// An array: its texts with commas between them, `None` if one of them is no text.
+    List(Option<String>),
+    /// A table without a key. Of others there are only their keys.
+    EmptyTable,
+}
+
+/// A dotted name with its value, and its byte offset in a TOML document.
+struct Given {
+    name: String,
+    value: Form,
+    offset: usize,
+}
+
+fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<Given>) {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.get_ref());
+        let value = match value.get_ref() {
+            DeValue::Table(inner) if !inner.is_empty() => {
+                flatten(&format!("{name}."), inner, found);
                 continue;
             }
-            DeValue::String(text) => text.to_string(),
-            DeValue::Integer(number) => number.as_str().to_string(),
-            DeValue::Boolean(value) => value.to_string(),
-            DeValue::Float(number) => number.as_str().to_string(),
-            DeValue::Array(items) => texts(items).unwrap_or_else(|| "[…]".to_string()),
-            DeValue::Datetime(time) => time.to_string(),
+            DeValue::Table(_) => Form::EmptyTable,
+            DeValue::Array(items) => Form::List(texts(items)),
+            DeValue::String(text) => Form::One(text.to_string()),
+            DeValue::Integer(number) => Form::One(number.as_str().to_string()),
+            DeValue::Boolean(value) => Form::One(value.to_string()),
+            DeValue::Float(number) => Form::One(number.as_str().to_string()),
+            DeValue::Datetime(time) => Form::One(time.to_string()),
         };
-        found.push((name_here, text, name.span().start));
+        found.push(Given { name, value, offset: key.span().start });
+    }
+}
+
+impl Form {
+    /// The text of one value. `check`: what a text must be.
+    fn one(
+        self,
+        key: &str,
+        source: &Source,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<String, ConfigError> {
+        let (text, reason) = match self {
+            Form::One(text) => return Ok(text),
+            Form::List(_) => ("[…]", "expected one value, not a list"),
+            Form::EmptyTable => ("{}", "expected one value, not a table"),
+        };
+        let reason = check(text).err().unwrap_or_else(|| reason.into());
+        Err(ConfigError::bad_value(key, source, text.into(), reason))
     }
 }
 
@@ -256,10 +377,10 @@ struct AccessTables {
 }
 
 impl AccessTables {
-    fn add(&mut self, name: &str, roles: &str, source: Source) -> Result<(), ConfigError> {
-        let bad = |reason| {
-            ConfigError::bad_value(&format!("access.{name}"), &source, roles.to_string(), reason)
-        };
+    fn add(&mut self, name: &str, roles: Form, source: Source) -> Result<(), ConfigError> {
+        let key = format!("access.{name}");
+        let roles = &roles.one(&key, &source, |text| Entry::parse(text).map(drop))?;
+        let bad = |reason| ConfigError::bad_value(&key, &source, roles.clone(), reason);
         check_name(name).map_err(bad)?;
         // A comma would end the entry below.
         let unexpected = || "expected spaces between roles, and %2c for a comma in a prefix".into();
@@ -289,13 +410,15 @@ struct MemberTables {
 }
 
 impl MemberTables {
-    fn add(&mut self, rest: &str, value: String, source: Source) -> Result<(), ConfigError> {
+    fn add(&mut self, rest: &str, value: Form, source: Source) -> Result<(), ConfigError> {
         let key = format!("members.{rest}");
         let (slot, field) = rest.split_once('.').unwrap_or((rest, ""));
         let slot = members::parse_slot(slot)
             .map_err(|reason| ConfigError::bad_value(&key, &source, slot.to_string(), reason))?;
         let member = self.members.entry(slot).or_default();
+        self.first.get_or_insert_with(|| source.clone());
         let address = match field {
+            "" if value == Form::EmptyTable => return Ok(()),
             "client" => &mut member.0,
             "peer" => &mut member.1,
             _ => {
@@ -304,10 +427,10 @@ impl MemberTables {
                 return Err(ConfigError::UnknownKey { key, location: source.to_string(), nearest });
             }
         };
+        let value = value.one(&key, &source, members::check_address)?;
         members::check_address(&value)
             .map_err(|reason| ConfigError::bad_value(&key, &source, value.clone(), reason))?;
         *address = Some(value);
-        self.first.get_or_insert(source);
         Ok(())
     }
 

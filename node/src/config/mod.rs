@@ -218,7 +218,7 @@ impl NodeConfig {
             join,
             http_address: Some(layers.text("listen.http")?).filter(|address| address != "none"),
             members,
-            access: layers.read("access", Entries::parse)?,
+            access: layers.read("access", keys::parse_access)?,
             limits: read_limits(layers)?,
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
@@ -294,6 +294,7 @@ impl NodeConfig {
                 ));
             }
         }
+        self.check_distinct()?;
         let ports =
             [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);
         let mut seen = Vec::new();
@@ -335,6 +336,36 @@ impl NodeConfig {
             );
         }
         Ok(())
+    }
+
+    /// Checks that no two members, nor the two ports of one, are reached at one address.
+    fn check_distinct(&self) -> Result<(), ConfigError> {
+        let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        let of_members = self.members.iter().flat_map(|(slot, member)| {
+            let key = |kind: &str| format!("members.{slot}.{kind}");
+            [(key("client"), &member.client), (key("peer"), &member.peer)]
+        });
+        let mut repeated = |key: String, address: &str| {
+            let known = seen.insert(address.to_lowercase(), key.clone());
+            // Port 0 is any free port.
+            known.filter(|_| !address.ends_with(":0")).map(|known| {
+                ConfigError::Conflict(format!(
+                    "{address} is both {known} and {key}: each member has an address for clients and another one for members, and \
+                     shares none with another member"
+                ))
+            })
+        };
+        for (key, address) in of_members {
+            repeated(key, address).map_or(Ok(()), Err)?;
+        }
+        match (&self.advertise_client, &self.advertise_peer) {
+            (Some(client), Some(peer)) if client.eq_ignore_ascii_case(peer) => {
+                Err(ConfigError::Conflict(format!(
+                    "{peer} is both advertise.client and advertise.peer: clients and members reach this member at two addresses"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether this member belongs to a cluster of several, as far as the configuration tells.

@@ -73,6 +73,118 @@ fn variables_of_kubernetes_and_of_the_command_line_are_not_keys() {
     assert_eq!(Layers::new().add_environment(pairs), Ok(()));
 }
 
+/// The story: a Service called `cairn-client` set `CAIRN_CLIENT_PORT` in every pod, and no node started.
+#[test]
+fn variables_of_any_service_are_ignored_and_told_and_slips_are_refused() {
+    let of_services = [
+        ("CAIRN_PORT", "tcp://10.0.0.1:7400"),
+        ("CAIRN_CLIENT_PORT", "tcp://10.0.0.1:7400"),
+        ("CAIRN_CLIENT_SERVICE_HOST", "10.0.0.1"),
+        ("CAIRN_CLIENT_SERVICE_PORT", "7400"),
+        ("CAIRN_CLIENT_SERVICE_PORT_GRPC", "7400"),
+        ("CAIRN_CLIENT_PORT_7400_TCP", "tcp://10.0.0.1:7400"),
+        ("CAIRN_CLIENT_PORT_7400_TCP_PROTO", "tcp"),
+        ("CAIRN_CLIENT_PORT_7400_TCP_PORT", "7400"),
+        ("CAIRN_CLIENT_PORT_7400_TCP_ADDR", "10.0.0.1"),
+        ("CAIRN_0_PEERS_PORT_53_UDP_ADDR", "10.0.0.1"),
+    ];
+    let mut layers = Layers::new();
+    assert_eq!(layers.add_environment(variables(&of_services)), Ok(()));
+    let warning = layers.ignored().expect("a warning");
+    assert!(of_services.iter().all(|(name, _)| warning.contains(name)), "{warning}");
+    assert_eq!(Layers::new().ignored(), None);
+    for slip in ["CAIRN_CLIENT_PORT", "CAIRN_LISTEN_PORT", "CAIRN_PORT_X_TCP", "CAIRN_SERVICES"] {
+        let refused = Layers::new().add_environment(variables(&[(slip, "7400")]));
+        assert!(matches!(refused, Err(ConfigError::UnknownKey { .. })), "{slip}");
+    }
+}
+
+/// The story: `access = {}`, `[]` or `""` meant that nobody was named, and let everybody in.
+#[test]
+fn access_that_names_nobody_is_refused_however_it_is_written() {
+    let base = "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n";
+    for empty in [
+        "access = {}",
+        "access = []",
+        "access = \"\"",
+        "access = \" , \"",
+        "[access]",
+        "access.ada = {}",
+    ] {
+        let error = file_error(&format!("{base}{empty}\n"));
+        assert!(error.starts_with("cairn.toml:4: ") && error.contains("expected "), "{error}");
+    }
+    for empty in ["", " ", ","] {
+        let set = Layers::new().add_environment(variables(&[("CAIRN_ACCESS", empty)]));
+        assert!(matches!(set, Err(ConfigError::BadValue { .. })), "{empty:?}: {set:?}");
+        assert!(Layers::new().add_assignment("--set", &format!("access={empty}")).is_err());
+    }
+    for everybody in ["", "access = \"none\"\n"] {
+        let config = NodeConfig::from_layers(&layers(&format!("{base}{everybody}")));
+        assert!(config.expect("good").access.is_empty());
+    }
+}
+
+/// The story: `slot = {}` was no value and no error, and the key kept its default.
+#[test]
+fn a_value_whose_form_is_not_that_of_its_key_is_refused_for_every_key() {
+    for key in keys::KEYS {
+        let name = key.name;
+        let error = file_error(&format!("{name} = {{}}\n"));
+        assert!(error.starts_with("cairn.toml:1: `{}` is not a value"), "{name}: {error}");
+        assert!(file_error(&format!("{name} = [[]]\n")).contains(" is not a value"), "{name}");
+        if !matches!(key.kind, keys::Kind::Addresses) {
+            let error = file_error(&format!("{name} = [\"a\"]\n"));
+            assert!(error.contains("`[…]` is not a value"), "{name}: {error}");
+        }
+        let below = file_error(&format!("{name}.deeper = 1\n"));
+        assert!(below.starts_with("cairn.toml:1: "), "{name}: {below}");
+    }
+    assert!(file_error("colour = {}\n").contains("unknown key `colour`"));
+    assert!(file_error("listen.client.x = {}\n").contains("unknown key"));
+    assert!(file_error("[members.1]\n").contains("needs both `client` and `peer`"));
+    // A section whose keys are all left out is usual.
+    layers("[listen]\n[limits]\n[tls]\n");
+}
+
+#[test]
+fn an_error_quotes_no_more_than_a_person_reads_and_nothing_that_a_terminal_obeys() {
+    let long = "x\u{1b}[2J".repeat(20_000);
+    for error in [
+        Layers::new().add_assignment("--set", &format!("slot={long}")),
+        Layers::new().add_assignment("--set", &format!("{long}=1")),
+        Layers::new().add_assignment("--set", &format!("members={long}")),
+        Layers::new().add_assignment("--set", &format!("access={long}")),
+        Layers::new().add_assignment("--set", &long),
+        Layers::new().add_assignment("--set", &format!("cluster={long}")),
+    ] {
+        let error = error.expect_err("refused").to_string();
+        assert!(error.len() < 5000 && !error.contains('\u{1b}'), "{} bytes: {error}", error.len());
+    }
+}
+
+#[test]
+fn two_members_are_never_at_one_address() {
+    let base = "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n";
+    for (members, words) in [
+        ("1=a:1/a:2,2=a:1/b:2,3=c:1/c:2", "a:1 is both members.1.client and members.2.client"),
+        ("1=a:1/a:2,2=b:1/A:2,3=c:1/c:2", "A:2 is both members.1.peer and members.2.peer"),
+        ("1=a:1/a:2,2=b:1/a:1,3=c:1/c:2", "a:1 is both members.1.client and members.2.peer"),
+        ("1=a:1/a:1,2=b:1/b:2,3=c:1/c:2", "a:1 is both members.1.client and members.1.peer"),
+    ] {
+        let mut layers = layers(base);
+        layers.add_assignment("--set", &format!("members={members}")).expect("members");
+        let error = NodeConfig::from_layers(&layers).expect_err(members).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let mut layers = layers(base);
+    for advertised in ["advertise.client=a:1", "advertise.peer=a:1"] {
+        layers.add_assignment("--set", advertised).expect("an address");
+    }
+    let error = NodeConfig::from_layers(&layers).expect_err("one address").to_string();
+    assert!(error.contains("advertise.client and advertise.peer"), "{error}");
+}
+
 #[test]
 fn a_bad_value_is_refused_with_what_was_expected() {
     assert_eq!(

@@ -229,7 +229,8 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
         .expect_err("without a token");
     assert_eq!((nobody.code(), reason(&nobody)), (Code::Unauthenticated, Reason::Unauthenticated));
 
-    let log = cluster.logs();
+    let of_nobody = "principal=\"nobody\"";
+    let log = cluster.logs_with("the last call", |logs| logs.contains(of_nobody)).await;
     let audited = |words: &[&str]| {
         let lines = log.lines().filter(|line| line.contains("audit: an operator's call"));
         lines.filter(|line| words.iter().all(|word| line.contains(word))).count()

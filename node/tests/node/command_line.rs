@@ -3,6 +3,7 @@ use crate::support::{Cluster, Ran, command, finish, run};
 use cairn_ports::HeldPort;
 use serde_json::{Value, json};
 use std::net::TcpListener;
+use std::process::Stdio;
 
 fn json_of(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -197,6 +198,12 @@ async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
     assert_eq!(requests("puts") + requests("gets"), 200);
     assert!(report["puts"]["p99_us"].as_u64() >= report["puts"]["p50_us"].as_u64());
 
+    assert_eq!(cluster.cairn(&["put", "kept", &"1".repeat(8192)]).code, 0);
+    let applied = async || {
+        let found = cluster.statuses().await.into_iter().next()?;
+        found.storage.filter(|storage| storage.keys == 1).map(drop)
+    };
+    cluster.until("the bench's keys are gone everywhere", applied).await;
     let http = crate::support::value_of(cluster.config(0), "listen.http");
     let metrics = crate::support::http_get(&http, "/metrics");
     for name in [
@@ -218,6 +225,175 @@ async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
     assert_eq!(values("cairn_moved_bytes_total "), [0]);
     assert!(crate::support::http_get(&http, "/live").starts_with("HTTP/1.1 200"));
     assert!(crate::support::http_get(&http, "/ready").starts_with("HTTP/1.1 200"));
+}
+
+/// The story: `cairn bench` wrote 100,000 keys all over a live key space, left them, and wrote the same
+/// ones again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bench_asks_beside_other_keys_and_leaves_none_of_its_own() {
+    let cluster = Cluster::start(1, "128MiB", "").await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["bench", "--clients", "8", "--size", "100", "-o", "json"][..], more].concat()
+    }
+    let alone = json_of(&cairn(&with(&["--count", "500", "--keys", "400"])));
+    assert_eq!((&alone["keys"], &alone["keys_put"]), (&json!(400), &json!(400)));
+    assert_eq!(cairn(&["list"]).stdout, "");
+    let read = json_of(&cairn(&with(&["--count", "100", "--keys", "20", "--mix", "0"])));
+    assert_eq!((&read["gets"]["requests"], &read["gets_found"]), (&json!(100), &json!(100)));
+
+    for other in ["a", "z"] {
+        assert_eq!(cairn(&["put", other, "1"]).code, 0);
+        let refused = cairn(&with(&["--count", "10"]));
+        assert!(refused.code == 2 && refused.stderr.contains("add --yes"), "{refused:?}");
+        json_of(&cairn(&with(&["--count", "10", "--yes"])));
+        assert_eq!(cairn(&["list", "-k"]).stdout, format!("{other}\n"));
+        assert_eq!(cairn(&["delete", other]).code, 0);
+    }
+    // A number alone means seconds.
+    let timed = json_of(&cairn(&with(&["--seconds", "0.2"])));
+    assert_eq!(timed["bound"]["seconds"], json!(0.2));
+
+    let client = cluster.client();
+    let keys = async || {
+        let options = cairn_client::ListOptions::prefix("cairn-bench/").limit(1).keys_only();
+        client.list(options).await.expect("served").items.len()
+    };
+    for (signal, code) in [("TERM", 1), ("KILL", -9)] {
+        let ended = cluster.spawn(&with(&["--seconds", "300"]));
+        let puts = async || (keys().await > 0).then_some(());
+        cluster.until("it puts", puts).await;
+        let id = ended.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(sent.expect("kill runs").success());
+        let ran = finish(ended);
+        assert_eq!(ran.code, code, "{ran:?}");
+        if signal == "TERM" {
+            assert!(ran.stderr.contains("its keys are removed"), "{ran:?}");
+            assert_eq!(keys().await, 0);
+        }
+    }
+    let cleaned = json_of(&cairn(&["bench", "clean", "-o", "json"]));
+    assert!(cleaned["removed"].as_u64() > Some(0), "{cleaned}");
+    assert_eq!(cairn(&["list"]).stdout, "");
+}
+
+/// The story: nobody could read the note that more keys follow, and the command ended with 101.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standard_error_that_fails_ends_no_command() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    for key in ["a", "b"] {
+        assert_eq!(cluster.cairn(&["put", key, "1"]).code, 0);
+    }
+    let full = || {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        Stdio::from(full.expect("a full device"))
+    };
+    let endpoints = cluster.endpoints().join(",");
+    for (arguments, code, printed) in [
+        (&["list", "--limit", "1", "-e", &endpoints][..], 0, "a\t1\n"),
+        (&["get", "missing", "-e", &endpoints], 3, ""),
+        (&["get", "missing", "-o", "json", "-e", &endpoints], 3, ""),
+        (&["no-such-command"], 2, ""),
+        (&["config", "check"], 2, ""),
+        (&["bench", "--count", "10", "-e", &endpoints], 2, ""),
+    ] {
+        let mut command = command(cluster.folder.path(), arguments);
+        let child = command.stdout(Stdio::piped()).stderr(full()).spawn().expect("cairn starts");
+        let ran = finish(child);
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, printed), "{arguments:?}");
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("cairn starts");
+        drop(child.stderr.take());
+        let ran = finish(child);
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, printed), "{arguments:?}, closed");
+    }
+}
+
+/// The story: an operator's call with escape sequences and a forged line in its arguments was shown as it
+/// was to whoever asked for the status.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wrote_is_shown_and_never_obeyed() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let hostile =
+        "sync\u{1b}[2J\u{9b}2J\u{202e}\n127.0.0.1:1: 1s ago nobody called scrub (start): ok";
+    let refused = cluster.client().operator().set_mode(hostile).await;
+    let message = refused.expect_err("no mode").to_string();
+    let key = "k\u{1b}[2J\u{202e}\u{85}";
+    cluster.client().put(key, key).await.expect("served");
+    let shows = |text: &str| {
+        let obeyed = |c: char| c != '\n' && c != '\t' && cairn_client::shown::is_unprintable(c);
+        assert!(!text.contains(obeyed), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("127.0.0.1:1: ")), "{text}");
+    };
+    shows(&message);
+    let log = cluster.logs_with("the call", |logs| logs.contains("set-mode")).await;
+    shows(&log);
+    for arguments in [&["status"][..], &["list"], &["mode", "show"], &["members"]] {
+        for form in ["text", "json"] {
+            let ran = cluster.cairn(&[arguments, &["-o", form]].concat());
+            assert_eq!(ran.code, 0, "{ran:?}");
+            shows(&ran.stdout);
+        }
+    }
+    // What is shown can be typed, and a value is printed as it is.
+    let listed = cluster.cairn(&["list", "-k"]).stdout;
+    assert_eq!(cluster.cairn(&["get", "--escaped", listed.trim_end()]).stdout, key);
+    let json = json_of(&cluster.cairn(&["get", "-o", "json", key]));
+    assert_eq!((&json["key"], &json["value"]), (&json!(key), &json!(key)));
+}
+
+#[test]
+fn an_error_does_not_echo_an_input_of_any_length() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = "x\u{1b}[2J".repeat(25_000);
+    let escaped = format!("\\q{}", "y".repeat(100_000));
+    let set = format!("slot={long}");
+    let roles = format!("--roles={long}");
+    for arguments in [
+        &["mode", "set", &long][..],
+        &[long.as_str()],
+        &["get", "--escaped", &escaped],
+        &["put", "k", &format!("@{}", "z".repeat(100_000))],
+        &["get", "k", "-e", &long],
+        &["get", "k", "--timeout", &long],
+        &["config", "check", "--set", &set],
+        &["config", "check", "--config", &escaped],
+        &["access", "token", &long],
+        &["access", "token", "a", &roles],
+        &["certs", "issue", "pki", "--client", &long],
+    ] {
+        for form in [&[][..], &["-o", "json"]] {
+            let ran = run(folder.path(), &[arguments, form].concat());
+            let name = arguments.first().map(|name| name.chars().take(20).collect::<String>());
+            assert!(ran.code != 0 && ran.stderr.len() < 10_000, "{name:?}: {}", ran.stderr.len());
+            assert!(!ran.stderr.contains('\u{1b}'), "{name:?}: {:?}", ran.stderr);
+        }
+    }
+}
+
+/// The story: a file of variables set all of them, some to nothing, and no command found its cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_variable_counts_as_unset() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join(".cairn")).expect("a folder");
+    std::fs::write(folder.path().join(".cairn/endpoints"), cluster.endpoints().join("\n"))
+        .expect("a file");
+    let mut command = command(folder.path(), &["put", "a", "1"]);
+    for variable in [
+        "CAIRN_ENDPOINTS",
+        "CAIRN_TIMEOUT",
+        "CAIRN_TOKEN",
+        "CAIRN_TOKEN_FILE",
+        "CAIRN_CLIENT_TLS_CA",
+        "CAIRN_CLIENT_TLS_CERTIFICATE",
+        "CAIRN_CLIENT_TLS_KEY",
+        "CAIRN_CONFIG",
+    ] {
+        command.env(variable, "");
+    }
+    let ran = finish(command.stderr(Stdio::piped()).spawn().expect("cairn starts"));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,8 +99,8 @@ async fn formatting_and_each_start_say_the_mode_and_its_promise() {
     let durability = &status[0]["durability"];
     let said = format!("{}, auto", durability["mode"].as_str().expect("a mode"));
     let promise = durability["promise"].as_str().expect("a promise");
-    let log = cluster.logs();
-    assert!(log.contains(&format!("mode {said}")) && log.contains(promise), "{log}");
+    let says = |log: &str| log.contains(&format!("mode {said}")) && log.contains(promise);
+    cluster.logs_with("the mode and its promise", says).await;
 
     let arguments = ["format", "--config", cluster.config(0), "--dir", "another"];
     let ran = run(cluster.folder.path(), &arguments);

@@ -110,7 +110,8 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     let errors = |logs: &str| {
         logs.lines().filter(|line| line.contains("ERROR")).map(str::to_owned).collect::<Vec<_>>()
     };
-    let logged = errors(&cluster.logs());
+    let all = cluster.logs_with("three errors", |logs| errors(logs).len() >= 3).await;
+    let logged = errors(&all);
     assert!(logged.len() == 3 && logged.iter().all(|line| line.contains(WAITS)), "{logged:?}");
 
     let decided = cluster.cairn(&["unsafe-recovery", "--accept-data-loss", "--yes"]);

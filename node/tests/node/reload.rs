@@ -1,6 +1,7 @@
 //! A running node reads its configuration again at SIGHUP.
-use crate::support::Cluster;
+use crate::support::{Cluster, run};
 use cairn_node::access::TokenHash;
+use std::process::Command;
 
 async fn until_logged(cluster: &Cluster, words: &str, times: usize) {
     let logged = async || (cluster.log(0).matches(words).count() >= times).then_some(());
@@ -49,6 +50,28 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     cluster.signal_node(0, "HUP");
     until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+}
+
+/// The story: a FIFO stood where the configuration was, and the leader that was told to read it hung.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_file_is_no_configuration_and_nobody_waits_for_it() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    std::fs::remove_file(cluster.config(0)).expect("its file");
+    let fifo = Command::new("mkfifo").arg(cluster.config(0)).status().expect("mkfifo runs");
+    assert!(fifo.success());
+    for config in [cluster.config(0), "/dev/zero", "/"] {
+        let checked = run(cluster.folder.path(), &["config", "check", "--config", config]);
+        assert_eq!(checked.code, 2, "{config}: {checked:?}");
+        assert!(checked.stderr.contains(config), "{checked:?}");
+    }
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "not a regular file", 1).await;
+    assert_eq!(cluster.cairn(&["put", "a", "1"]).code, 0);
+    std::fs::remove_file(cluster.config(0)).expect("the FIFO");
+    std::fs::write(cluster.config(0), text).expect("a file");
+    cluster.signal_node(0, "HUP");
+    until_logged(&cluster, "no value changed", 1).await;
 }
 
 /// The story: a token leaked, and to revoke it took a restart of every member.

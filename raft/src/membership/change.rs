@@ -177,7 +177,11 @@ impl Reconciler {
                 Some(_) => {
                     refused(format!("member {old} does not vote: `cairn members remove {slot}`"))
                 }
-                None => Ok(None),
+                // It was replaced, if another one votes in its slot.
+                None if step::voter_of(&seen.voters, slot).is_some() => Ok(None),
+                None => refused(format!(
+                    "no member has slot {slot}, so there is nobody to replace: `cairn members add {slot}`"
+                )),
             };
         }
         if seen.voters.len() == 1 {

@@ -42,14 +42,9 @@ pub(super) fn connect(
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    let channel = match tls {
-        None => endpoint.connect_lazy(),
-        Some(tls) => {
-            let expected = slot.map_or(Expected::AnyMember, Expected::Slot);
-            endpoint.connect_with_connector_lazy(Connector { tls: tls.clone(), expected })
-        }
-    };
-    Ok(PeerClient::new(channel)
+    let expected = slot.map_or(Expected::AnyMember, Expected::Slot);
+    let connector = Connector::new(tls.cloned(), expected);
+    Ok(PeerClient::new(endpoint.connect_with_connector_lazy(connector))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }

@@ -6,7 +6,7 @@
 
 use super::super::confirm::confirm;
 use super::super::exit::{Exit, UsageError};
-use super::super::output::{Output, table};
+use super::super::output::{Output, table, tell};
 use anyhow::Context;
 use cairn_engine::Mode;
 use cairn_experiments::{
@@ -165,8 +165,7 @@ fn announce(args: &DiskArgs, plan: &Plan) -> anyhow::Result<()> {
         plan.settings.assumed_mib_per_second(),
         cairn_experiments::FOLDER
     );
-    // A closed standard error leaves no way to say it.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    tell(&text);
     let large = bounds.bytes > LARGE_BYTES || bounds.time > LARGE_TIME;
     if large && !args.yes && !confirm("Go on?", "add --yes, or --quick for a short run")? {
         return Err(UsageError("nothing was measured".to_owned()).into());
@@ -200,8 +199,7 @@ async fn stop_on_signals(stop: Stop) -> io::Result<()> {
             Some(first) if Instant::now() < first + TOGETHER => continue,
             Some(_) => format!("ended at once; the next run removes {folder}"),
         };
-        // A closed standard error leaves no way to say it.
-        let _ = writeln!(io::stderr().lock(), "{text}");
+        tell(&text);
         if first.replace(Instant::now()).is_some() {
             std::process::exit(ENDED_BY_SIGNAL);
         }
@@ -226,7 +224,7 @@ impl Observer for Bar {
     fn experiment(&self, name: &str, at: usize, of: usize) {
         self.0.set_prefix(format!("{at}/{of} {name}"));
         if self.0.is_hidden() {
-            let _ = writeln!(io::stderr().lock(), "{at}/{of} {name}");
+            tell(&format!("{at}/{of} {name}"));
         }
     }
 

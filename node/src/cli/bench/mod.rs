@@ -21,6 +21,8 @@ pub(crate) struct BenchArgs {
 enum Other {
     /// Measure what fsync and filesystem metadata cost in a directory, without a cluster
     Disk(disk::DiskArgs),
+    /// Remove the keys that runs left which were ended before they could
+    Clean(cluster::CleanArgs),
     /// Part of `disk`, in a process of its own
     #[command(hide = true, name = disk::CHILD)]
     DiskChild { arguments: Vec<String> },
@@ -37,6 +39,7 @@ pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit
     match args.other {
         None => cluster::run(args.cluster, output).await,
         Some(Other::Disk(args)) => disk::run(args, output).await,
+        Some(Other::Clean(args)) => cluster::clean(args, output).await,
         Some(Other::DiskChild { arguments }) => {
             cairn_experiments::run_child(&arguments)?;
             Ok(Exit::Done)

@@ -1,6 +1,7 @@
 //! The server processes of a development cluster.
 
 use super::layout::DevNode;
+use crate::cli::output::tell;
 use anyhow::Context;
 use cairn_client::{Client, Options};
 use futures::StreamExt;
@@ -111,9 +112,10 @@ impl Cluster {
         let mut left = total;
         while let Some(report) = ends.next().await {
             left -= 1;
-            eprintln!("{report}");
+            tell(&report);
             if left > 0 {
-                eprintln!("{left} of {total} nodes are left; {}", quorum_note(left, total));
+                let note = quorum_note(left, total);
+                tell(&format!("{left} of {total} nodes are left; {note}"));
             }
         }
     }
@@ -125,11 +127,8 @@ impl Cluster {
         }
         for running in &mut self.running {
             if tokio::time::timeout(STOP_TIMEOUT, running.process.wait()).await.is_err() {
-                eprintln!(
-                    "node {} did not stop within {} s; killed",
-                    running.node.slot,
-                    STOP_TIMEOUT.as_secs()
-                );
+                let limit = STOP_TIMEOUT.as_secs();
+                tell(&format!("node {} did not stop within {limit} s; killed", running.node.slot));
                 let _ = running.process.kill().await;
             }
         }

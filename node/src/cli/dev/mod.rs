@@ -19,7 +19,7 @@ mod home;
 mod layout;
 
 use super::exit::Exit;
-use super::output::Output;
+use super::output::{Output, tell};
 use super::status::{Answer, promises};
 use cairn_client::Client;
 use clap::{Args, Subcommand};
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     let served = tokio::select! {
         biased;
         signal = cairn_node::termination() => signal.map_err(Into::into).map(|signal| {
-            eprintln!("{signal} received, stopping");
+            tell(&format!("{signal} received, stopping"));
             Exit::Done
         }),
         served = serve(&mut cluster, &home, &args, output) => served,

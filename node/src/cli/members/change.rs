@@ -32,7 +32,7 @@ pub(super) struct ChangeArgs {
     no_wait: bool,
 
     /// How long to wait until the change is done; the same command later goes on from there [default: 1h]
-    #[arg(long, default_value = "1h", env = "CAIRN_TIMEOUT", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "1h", env = "CAIRN_TIMEOUT", value_parser = crate::cli::connect::time)]
     #[arg(hide_env = true, hide_default_value = true)]
     timeout: Duration,
 }

@@ -48,13 +48,13 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     assert_eq!(back.client_address, expected);
 
     // The follower's audit does not call that a refusal.
-    let log = cluster.logs();
-    let audited = |words: &str| {
+    let audited = |log: &str, words: &str| {
         let lines = log.lines().filter(|line| line.contains("audit: an operator's call"));
         lines.filter(|line| line.contains(words)).count()
     };
-    assert!(audited("result=\"redirected: node ") >= 3, "{log}");
-    assert_eq!(audited("refused"), 0, "{log}");
+    let redirected = "result=\"redirected: node ";
+    let log = cluster.logs_with(redirected, |log| audited(log, redirected) >= 3).await;
+    assert_eq!(audited(&log, "refused"), 0, "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

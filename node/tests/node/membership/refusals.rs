@@ -114,6 +114,11 @@ async fn what_is_not_there_is_neither_added_promoted_moved_nor_led_by() {
     // Repeated until it is done. What is gone is gone.
     let remove = ["members", "remove", "2", "--yes", "--no-wait"];
     assert_eq!(cluster.cairn(&remove).code, 0);
+    // The story: nobody of that slot was a member, so the replacement counted as done.
+    let replace = MemberChange::Replace(9 << 48 | 5);
+    let refused = cluster.client().operator().change_members(&replace).await;
+    let words = "no member has slot 9, so there is nobody to replace: `cairn members add 9`";
+    assert_eq!(refused, Err(Error::Refused { message: words.into() }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

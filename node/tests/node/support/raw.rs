@@ -6,7 +6,9 @@ use std::net::TcpStream;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
+const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -30,6 +32,12 @@ impl Raw {
         begin.extend(frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
         socket.write_all(&begin).expect("sent");
         Raw { socket, next: 1 }
+    }
+
+    /// Sends so many answers to pings that nobody sent, in one write.
+    pub fn answer_pings(&mut self, number: usize) {
+        let answers = frame(PING, ACK, 0, &[7; 8]).repeat(number);
+        self.socket.write_all(&answers).expect("sent");
     }
 
     /// Sends a request whose message fits the initial window of a connection. `last`: no other

@@ -33,7 +33,9 @@ async fn a_cluster_with_certificates_forms_and_serves() {
         status.as_array().expect("nodes").iter().all(|node| node["insecure"] == false),
         "{status}"
     );
-    let logs = cluster.logs();
+    // What was refused before is in the log before this.
+    let formed = "the cluster is formed";
+    let logs = cluster.logs_with(formed, |logs| logs.contains(formed)).await;
     // Whoever connected while a node was starting may have given up in the middle of a handshake.
     let gave_up = |line: &&str| line.contains("ended during the TLS handshake");
     let mut refused = logs.lines().filter(|line| line.contains("a connection was refused"));
@@ -59,7 +61,8 @@ async fn a_cluster_with_certificates_forms_and_serves() {
 #[tokio::test]
 async fn an_insecure_node_says_so() {
     let cluster = Cluster::start(1, "64MiB", "").await;
-    assert!(cluster.logs().contains("`insecure = true`: connections have no certificates"));
+    let words = "`insecure = true`: connections have no certificates";
+    cluster.logs_with(words, |logs| logs.contains(words)).await;
     let status = cluster.cairn(&["status"]);
     assert!(
         status.stdout.contains("insecure: connections have no certificates"),
@@ -93,12 +96,23 @@ fn a_node_without_a_decision_or_with_the_wrong_files_does_not_start() {
     refused(&["--set", "insecure=true"], &["exclude each other"]);
     refused(&["--set", "tls.key=none"], &["are given together"]);
     refused(&["--set", "tls.ca=/nowhere"], &["`tls.ca` (--set): /nowhere", "No such file"]);
-    // The variables of the command line are those of the server, too.
-    let mut server = command(cluster.folder.path(), &["serve", "--config", config]);
-    server.env("CAIRN_TLS_KEY", "/nowhere").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let ran = finish(server.spawn().expect("cairn starts"));
+    let with = |arguments: &[&str], variable: &str| {
+        let mut command = command(cluster.folder.path(), arguments);
+        command.env(variable, "/nowhere").stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(command.spawn().expect("cairn starts"))
+    };
+    let ran = with(&["serve", "--config", config], "CAIRN_TLS_KEY");
     let words = "`tls.key` (CAIRN_TLS_KEY): /nowhere";
     assert!(ran.code == 2 && ran.stderr.contains(words), "{}", ran.stderr);
+    // The story: a server that started in a client's environment took the client's certificate, and
+    // a client in a server's container the server's. Each has variables of its own.
+    let checked = with(&["config", "check", "--config", config], "CAIRN_CLIENT_TLS_KEY");
+    assert_eq!(checked.code, 0, "{}", checked.stderr);
+    let get = ["get", "key", "--timeout", "1s", "--endpoints", &cluster.endpoints()[0]];
+    let ran = with(&get, "CAIRN_TLS_KEY");
+    assert!(ran.code == 6 && !ran.stderr.contains("/nowhere"), "{}", ran.stderr);
+    let ran = with(&get, "CAIRN_CLIENT_TLS_KEY");
+    assert!(ran.code == 2 && ran.stderr.contains("--tls-ca"), "{}", ran.stderr);
     let printed =
         run(cluster.folder.path(), &[&["config", "print", "--config", config][..], &none].concat());
     assert_eq!(printed.code, 0);
@@ -152,16 +166,10 @@ async fn a_client_that_does_not_fit_the_server_is_told_why() {
         code == 6 && said.contains("the other side speaks plain text, not TLS"),
         "{code} {said}"
     );
-    assert!(
-        insecure.logs().contains("the other side speaks TLS, and this server is `insecure`"),
-        "{}",
-        insecure.logs()
-    );
-    assert!(
-        secured.logs().contains("the other side speaks plain text, and this port speaks TLS"),
-        "{}",
-        secured.logs()
-    );
+    let words = "the other side speaks TLS, and this server is `insecure`";
+    insecure.logs_with(words, |logs| logs.contains(words)).await;
+    let words = "the other side speaks plain text, and this port speaks TLS";
+    secured.logs_with(words, |logs| logs.contains(words)).await;
 
     let (code, said) = get(&secured, &flags[..4]);
     assert!(code == 2 && said.contains("--tls-key"), "{code} {said}");

@@ -1,5 +1,6 @@
 //! The clients of a bench.
 
+use super::keys::Keys;
 use bytes::Bytes;
 use cairn_client::{Client, Error, ReadOptions};
 use hdrhistogram::Histogram;
@@ -24,7 +25,6 @@ pub(super) struct Plan {
     pub clients: u32,
     pub size: usize,
     pub puts_percent: u32,
-    pub keys: u64,
     pub bound: Bound,
     pub stale: bool,
     pub seed: u64,
@@ -94,15 +94,28 @@ impl Measured {
 
 struct BenchCounters {
     plan: Plan,
+    keys: Arc<Keys>,
     began: Instant,
     issued: AtomicU64,
     done: AtomicU64,
     random: Bytes,
 }
 
-/// Runs the plan. Each client sends its requests one after the other.
+/// Puts every key once, so that gets find it. Not measured.
+pub(super) async fn fill(plan: &Plan, keys: &Arc<Keys>, clients: &[Client]) -> anyhow::Result<()> {
+    let bound = Bound::Count(keys.count());
+    let puts = Plan { puts_percent: 100, bound, ..*plan };
+    let filled = run(&puts, keys, clients, &ProgressBar::hidden()).await?;
+    match filled.puts.errors.into_keys().next() {
+        None => Ok(()),
+        Some(error) => anyhow::bail!("the keys that gets need cannot be put: {error}"),
+    }
+}
+
+/// Runs the plan. Each client sends its requests one after the other. They end when this is dropped.
 pub(super) async fn run(
     plan: &Plan,
+    keys: &Arc<Keys>,
     clients: &[Client],
     bar: &ProgressBar,
 ) -> anyhow::Result<Measured> {
@@ -110,28 +123,36 @@ pub(super) async fn run(
     StdRng::seed_from_u64(plan.seed).fill_bytes(&mut random);
     let shared = Arc::new(BenchCounters {
         plan: *plan,
+        keys: Arc::clone(keys),
         began: Instant::now(),
         issued: AtomicU64::new(0),
         done: AtomicU64::new(0),
         random: random.into(),
     });
-    let tasks: Vec<_> = (0..plan.clients)
-        .zip(clients.iter().cycle())
-        .map(|(number, client)| {
-            tokio::spawn(one_client(Arc::clone(&shared), client.clone(), number))
-        })
-        .collect();
+    let spawned = (0..plan.clients).zip(clients.iter().cycle()).map(|(number, client)| {
+        AbortOnDrop(tokio::spawn(one_client(Arc::clone(&shared), client.clone(), number)))
+    });
+    let tasks: Vec<_> = spawned.collect();
     let ticker = tokio::spawn(tick(Arc::clone(&shared), bar.clone()));
+    let _ticker = AbortOnDrop(ticker);
     let mut measured = Measured::nothing()?;
-    for task in tasks {
-        let part = task.await??;
+    for mut task in tasks {
+        let part = (&mut task.0).await??;
         measured.puts.add(&part.puts)?;
         measured.gets.add(&part.gets)?;
         measured.gets_found += part.gets_found;
     }
     measured.elapsed = shared.began.elapsed();
-    ticker.abort();
     Ok(measured)
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 async fn tick(shared: Arc<BenchCounters>, bar: ProgressBar) {
@@ -161,14 +182,15 @@ async fn one_client(
     let mut part = Measured::nothing()?;
     let read = if plan.stale { ReadOptions::stale() } else { ReadOptions::default() };
     while go_on(&shared) {
-        let key = key(plan.seed, random.random_range(0..plan.keys));
-        let began = Instant::now();
         if random.random_range(0..100) < plan.puts_percent {
-            let from = random.random_range(0..RANDOM_SLACK);
+            let (key, from) = (shared.keys.next(), random.random_range(0..RANDOM_SLACK));
             let value = shared.random.slice(from..from + plan.size);
+            let began = Instant::now();
             let result = client.put(key, value).await.map(|_| ());
             part.puts.record(began.elapsed(), result);
         } else {
+            let key = shared.keys.key(random.random_range(0..shared.keys.count()));
+            let began = Instant::now();
             let result = client.get_with(key, read).await;
             part.gets_found += u64::from(matches!(result, Ok(Some(_))));
             part.gets.record(began.elapsed(), result.map(|_| ()));
@@ -183,11 +205,4 @@ fn go_on(shared: &BenchCounters) -> bool {
         Bound::Time(time) => shared.began.elapsed() < time,
         Bound::Count(count) => shared.issued.fetch_add(1, Ordering::Relaxed) < count,
     }
-}
-
-/// Sixteen bytes that look random and depend only on seed and number.
-fn key(seed: u64, number: u64) -> Bytes {
-    let mut key = [0; 16];
-    StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number).fill_bytes(&mut key);
-    Bytes::copy_from_slice(&key)
 }

@@ -1,6 +1,7 @@
 //! The result of a bench, for people and for programs.
 
 use super::super::super::output::table;
+use super::keys::Keys;
 use super::load::{Bound, Kind, Measured, Plan};
 use cairn_node::config::format_size;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ fn rate(kind: &Kind, elapsed: Duration) -> f64 {
     float(kind.latency_us.len()) / elapsed.as_secs_f64().max(1e-9)
 }
 
-pub(super) fn as_json(plan: &Plan, measured: &Measured) -> Value {
+pub(super) fn as_json(plan: &Plan, keys: &Keys, measured: &Measured) -> Value {
     let kind = |kind: &Kind| {
         let latency = &kind.latency_us;
         json!({
@@ -33,7 +34,8 @@ pub(super) fn as_json(plan: &Plan, measured: &Measured) -> Value {
         "clients": plan.clients,
         "value_bytes": plan.size,
         "puts_percent": plan.puts_percent,
-        "keys": plan.keys,
+        "keys": keys.count(),
+        "keys_put": keys.used(),
         "bound": match plan.bound {
             Bound::Time(time) => json!({ "seconds": time.as_secs_f64() }),
             Bound::Count(count) => json!({ "requests": count }),
@@ -55,7 +57,7 @@ fn under_way(measured: &Measured) -> f64 {
     one(&measured.puts) + one(&measured.gets)
 }
 
-pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
+pub(super) fn as_text(plan: &Plan, keys: &Keys, measured: &Measured) -> String {
     let head =
         ["", "REQUESTS", "PER SECOND", "MIB/S", "MEAN", "P50", "P99", "P99.9", "MAX", "ERRORS"];
     let mut rows = Vec::new();
@@ -82,10 +84,11 @@ pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
         ]);
     }
     let mut text = format!(
-        "{} clients, values of {}, {} keys, {:.1} s; rate × mean latency = {:.1} requests under way\n{}",
+        "{} clients, values of {}, {} of {} keys put, {:.1} s; rate × mean latency = {:.1} requests under way\n{}",
         plan.clients,
         format_size(plan.size as u64),
-        plan.keys,
+        keys.used(),
+        keys.count(),
         measured.elapsed.as_secs_f64(),
         under_way(measured),
         table(&head, rows)

@@ -115,6 +115,11 @@ impl Cluster {
         statuses
     }
 
+    /// The logs, once they satisfy this: a node writes a line a moment after it did what the line says.
+    pub async fn logs_with(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
+        self.until(what, async || Some(self.logs()).filter(|logs| holds(logs))).await
+    }
+
     /// Waits until something has happened, and fails with all logs if it does not.
     pub async fn until<T>(&self, what: &str, mut happened: impl AsyncFnMut() -> Option<T>) -> T {
         let began = Instant::now();

@@ -8,7 +8,7 @@ use super::program::{CAIRN, command_of, finish, hold, run};
 use cairn_lossy::disk::Damage;
 use cairn_ports::HeldPort;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use tempfile::TempDir;
 
 /// A cluster of server processes.
@@ -49,13 +49,17 @@ impl Server {
     fn start(&mut self, folder: &Path) {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
+        self.start_writing_to(folder, log.into());
+    }
+
+    fn start_writing_to(&mut self, folder: &Path, log: Stdio) {
         let mut command = command_of(
             &self.program,
             folder,
             &["serve", "--stop-with-stdin", "--config", self.config.to_str().expect("text")],
         );
         // The open pipe stops the server if the test dies without running its destructors.
-        command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().expect("cairn starts"));
     }
 }
@@ -202,6 +206,13 @@ impl Cluster {
 
     pub fn start_node(&mut self, node: usize) {
         self.nodes[node].start(self.folder.path());
+    }
+
+    /// The same with another standard error. Returns the other end of a pipe.
+    pub fn start_node_writing_to(&mut self, node: usize, log: Stdio) -> Option<ChildStderr> {
+        let server = &mut self.nodes[node];
+        server.start_writing_to(self.folder.path(), log);
+        server.process.as_mut().and_then(|process| process.stderr.take())
     }
 
     /// Whether the node's process was started and not stopped.
