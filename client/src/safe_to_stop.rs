@@ -6,6 +6,7 @@ use tonic::Response;
 
 use crate::node::Stub;
 use crate::pool::Target;
+use crate::shown::of_node;
 use crate::{Client, Error, proto};
 
 /// Whether a member may be stopped now, all others running on.
@@ -45,7 +46,8 @@ impl Client {
             let slot = u16::try_from(verdict.slot).map_err(|_| {
                 Error::InvalidRequest("the server names a slot that is none".into())
             })?;
-            Ok(StopVerdict { slot, node_id: verdict.node_id, obstacles: verdict.obstacles })
+            let obstacles = verdict.obstacles.iter().map(|why| of_node(why)).collect();
+            Ok(StopVerdict { slot, node_id: verdict.node_id, obstacles })
         };
         answer.verdicts.into_iter().map(verdict).collect()
     }
