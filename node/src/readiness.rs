@@ -1,5 +1,5 @@
 //! Whether this node serves clients now, and why not: what `/ready`, gRPC health and `cairn status`
-//! say. And whether a member may be stopped: what `/safe-to-stop` says.
+//! say.
 //!
 //! What holds here: a node is ready only if it is an active voter that nobody stops or removes, its
 //! disk works, it either leads with a majority that answers it, or hears a leader to which it sends
@@ -43,25 +43,4 @@ pub(crate) fn readiness(replica: &Replica, state: &ElectionBlockedState) -> Resu
         });
     }
     replica.leader_contact()
-}
-
-/// Whether the member of this slot, or this member, may be stopped now, all others running on: what
-/// `/safe-to-stop` says.
-///
-/// # Errors
-/// Why not, or why nobody can tell.
-pub(crate) async fn safe_to_stop(replica: &Replica, slot: Option<u16>) -> Result<(), String> {
-    let verdicts = replica.stop_verdicts().await?;
-    let asked = verdicts.iter().filter(|verdict| match slot {
-        Some(slot) => verdict.member.slot() == slot,
-        None => verdict.member == replica.node_id(),
-    });
-    let asked: Vec<_> = asked.collect();
-    if let Some(slot) = slot.filter(|_| asked.is_empty()) {
-        return Err(format!("slot {slot} has no member"));
-    }
-    // Nobody needs a node that is no member.
-    let obstacles: Vec<&str> =
-        asked.iter().flat_map(|verdict| &verdict.obstacles).map(String::as_str).collect();
-    if obstacles.is_empty() { Ok(()) } else { Err(obstacles.join("; ")) }
 }

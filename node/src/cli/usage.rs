@@ -16,7 +16,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["del", "rm", "remove"], "cairn delete"),
     (&["set", "write"], "cairn put"),
     (&["read", "cat"], "cairn get"),
-    (&["health", "ready", "info", "ping"], "cairn status"),
+    (&["ready", "info", "ping"], "cairn status"),
     (&["member", "nodes"], "cairn members"),
     (&["start", "server", "run"], "cairn serve"),
     (&["drain", "cordon"], "cairn leader drain"),

@@ -58,7 +58,8 @@ fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
 /// recovery of the others, and nobody could be elected.
 pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
     let until = runtime::now() + limit;
-    match runtime::timeout(limit, transferee(member, to)).await {
+    let Some(_one) = runtime::timeout(limit, member.handing_over.lock()).await else { return };
+    match runtime::timeout(until - runtime::now().min(until), transferee(member, to)).await {
         Some(None) => {}
         Some(Some(transferee)) => {
             let left = ANSWER_LIMIT.max(until - runtime::now().min(until));

@@ -146,6 +146,7 @@ async fn build(
         pinned,
         repairer,
         drained: Mutex::default(),
+        handing_over: futures::lock::Mutex::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),
         leaving: AtomicBool::new(false),

@@ -8,7 +8,7 @@
 use super::incoming::{Connection, Incoming};
 use crate::metrics::Metrics;
 use crate::outage::ElectionBlockedState;
-use crate::readiness::{readiness, safe_to_stop};
+use crate::readiness::readiness;
 use crate::service::KvService;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -135,6 +135,26 @@ async fn stoppable(State(probes): State<Probes>, uri: Uri) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not safe to stop: {why}\n")).into_response()
         }
     }
+}
+
+/// Whether the member of this slot, or this member, may be stopped now, all others running on.
+///
+/// # Errors
+/// Why not, or why nobody can tell.
+async fn safe_to_stop(replica: &Replica, slot: Option<u16>) -> Result<(), String> {
+    let verdicts = replica.stop_verdicts().await?;
+    let asked = verdicts.iter().filter(|verdict| match slot {
+        Some(slot) => verdict.member.slot() == slot,
+        None => verdict.member == replica.node_id(),
+    });
+    let asked: Vec<_> = asked.collect();
+    if let Some(slot) = slot.filter(|_| asked.is_empty()) {
+        return Err(format!("slot {slot} has no member"));
+    }
+    // Nobody needs a node that is no member.
+    let obstacles: Vec<&str> =
+        asked.iter().flat_map(|verdict| &verdict.obstacles).map(String::as_str).collect();
+    if obstacles.is_empty() { Ok(()) } else { Err(obstacles.join("; ")) }
 }
 
 /// The slot that a query names.
