@@ -66,10 +66,12 @@ pub enum Error {
     },
 
     /// The leader's storage is full. Reads and deletes still work.
-    #[error("the cluster's storage is full; reads and deletes go on")]
+    #[error("{why}")]
     StorageFull {
         /// When the server suggests to try again.
         retry_after: Duration,
+        /// Which part is full, and the way out, in the server's words.
+        why: String,
     },
 
     /// The key is empty or longer than the limit.

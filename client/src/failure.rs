@@ -26,8 +26,8 @@ pub(crate) enum Failure {
     ElectionBlocked(String),
     /// The node wants fewer requests. The request had no effect.
     Overloaded(Duration),
-    /// The storage is full. The request had no effect.
-    Full(Duration),
+    /// The storage is full; the node's message says which part. The request had no effect.
+    Full(Duration, String),
     /// The servers do not know the session any more. This attempt had no effect.
     SessionExpired,
     /// The value exists but cannot be read here.
@@ -61,7 +61,9 @@ impl Failure {
             Reason::NoLeader => Failure::NoLeader,
             Reason::ElectionBlocked => Failure::ElectionBlocked(why()),
             Reason::Overloaded => Failure::Overloaded(Duration::from_millis(detail.retry_after_ms)),
-            Reason::StorageFull => Failure::Full(Duration::from_millis(detail.retry_after_ms)),
+            Reason::StorageFull => {
+                Failure::Full(Duration::from_millis(detail.retry_after_ms), why())
+            }
             Reason::SessionExpired => Failure::SessionExpired,
             Reason::ValueUnreadable => Failure::Unreadable(why()),
             Reason::KeyInvalid => {
@@ -200,7 +202,8 @@ mod tests {
             refused(Error::ValueTooLarge { limit: 10, actual: 12 })
         );
         assert_eq!(of(Reason::Overloaded), Failure::Overloaded(Duration::from_millis(30)));
-        assert_eq!(of(Reason::StorageFull), Failure::Full(Duration::from_millis(30)));
+        let full = Failure::Full(Duration::from_millis(30), "said so".into());
+        assert_eq!(of(Reason::StorageFull), full);
     }
 
     #[test]
@@ -248,7 +251,7 @@ mod tests {
             assert_eq!(failure.may_have_effect().is_some(), open.contains(&detail.reason()));
             match failure {
                 Failure::NotLeader(hint) => assert!(hint.is_none_or(|address| !address.is_empty())),
-                Failure::Overloaded(after) | Failure::Full(after) => {
+                Failure::Overloaded(after) | Failure::Full(after, _) => {
                     assert_eq!(after.as_millis(), u128::from(detail.retry_after_ms));
                 }
                 _ => {}

@@ -218,7 +218,7 @@ impl Attempts {
     fn delay(&self, pool: &Pool, failure: &Failure) -> Duration {
         let nodes = u32::try_from(pool.len()).unwrap_or(u32::MAX);
         let asked_for = match failure {
-            Failure::Overloaded(after) | Failure::Full(after) => Some(*after),
+            Failure::Overloaded(after) | Failure::Full(after, _) => Some(*after),
             _ => None,
         };
         let hinted = self.hint.is_some() && self.failures <= FREE_HOPS;
@@ -249,7 +249,9 @@ impl Attempts {
             Some(Failure::Overloaded(retry_after)) => {
                 Error::Overloaded { retry_after: *retry_after }
             }
-            Some(Failure::Full(retry_after)) => Error::StorageFull { retry_after: *retry_after },
+            Some(Failure::Full(retry_after, why)) => {
+                Error::StorageFull { retry_after: *retry_after, why: why.clone() }
+            }
             Some(Failure::ElectionBlocked(sentence)) => {
                 Error::Unavailable { tried, last_error: sentence.clone() }
             }

@@ -137,6 +137,10 @@ pub struct StorageStatus {
     pub live_bytes: u64,
     /// The number of keys.
     pub keys: u64,
+    /// The bytes of the keys in a checkpoint, whose two areas have a size of their own.
+    pub index_bytes: u64,
+    /// Where puts are refused, whatever the data area has free; 0 from a server that does not say.
+    pub index_limit_bytes: u64,
     /// The journal's size, in blocks.
     pub journal_blocks: u64,
     /// The used part of the journal, in blocks.
@@ -341,6 +345,8 @@ fn storage_status(storage: proto::Storage) -> StorageStatus {
         free_bytes: storage.free_bytes,
         live_bytes: storage.live_bytes,
         keys: storage.keys,
+        index_bytes: storage.index_bytes,
+        index_limit_bytes: storage.index_limit_bytes,
         journal_blocks: storage.journal_blocks,
         journal_used_blocks: storage.journal_used_blocks,
         checkpoints: storage.checkpoints,

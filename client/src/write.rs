@@ -184,8 +184,8 @@ impl Write {
                 Failure::Refused(error) => return Err(self.refused(error.clone())),
                 // If an earlier attempt is in doubt, its result may still become known when there
                 // is space again.
-                Failure::Full(retry_after) if self.in_doubt.is_none() => {
-                    return Err(Error::StorageFull { retry_after: *retry_after });
+                Failure::Full(retry_after, why) if self.in_doubt.is_none() => {
+                    return Err(Error::StorageFull { retry_after: *retry_after, why: why.clone() });
                 }
                 Failure::SessionExpired => {
                     self.start_new_session(pool, attempts, &connection).await?

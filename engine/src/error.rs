@@ -110,8 +110,9 @@ pub enum Error {
     },
     /// The keys, the log's records and the clients' sessions would not fit into a checkpoint.
     #[error(
-        "the index is full: {needed} bytes needed, {used} used of the {capacity} that a checkpoint area has; delete keys or \
-             enlarge the data directory (`cairn grow`)"
+        "the checkpoint areas are full, whatever the data area has free: {needed} bytes needed, {used} used of {capacity} in \
+             each, for the log and {keys} keys with values of about {mean_value} bytes; delete keys, or enlarge the data \
+             directory of every node (`cairn grow --size SIZE --value-size {mean_value}`)"
     )]
     IndexFull {
         /// Bytes the write needs.
@@ -120,6 +121,10 @@ pub enum Error {
         used: u64,
         /// Bytes of a checkpoint area.
         capacity: u64,
+        /// Keys held.
+        keys: u64,
+        /// Mean bytes of their values.
+        mean_value: u64,
     },
     /// A write or sync failed, or a device operation did not return in time. Final: the engine
     /// refuses all further writes.

@@ -73,6 +73,7 @@ mod values;
 mod write;
 
 pub use error::{Corruption, Error, Result};
+pub use geometry::Sizing;
 pub use io::Pace;
 pub use maintain::{Checked, Extent, Installer, Owner, scrub_spans, scrub_window};
 pub use open::{

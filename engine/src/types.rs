@@ -487,6 +487,8 @@ pub struct EngineStatus {
     pub index_bytes: u64,
     /// The log's part of that.
     pub index_log_bytes: u64,
+    /// Bytes of keys beyond which puts are refused: all of `index_bytes` but the log's part counts.
+    pub index_limit_bytes: u64,
     /// Bytes of a checkpoint area.
     pub index_capacity_bytes: u64,
     /// How many requests were refused because no checkpoint could have held the result.

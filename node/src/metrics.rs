@@ -171,6 +171,8 @@ impl Collector for NodeGauges {
             "Bytes that a checkpoint of the present index needs",
             engine.index_bytes,
         )?;
+        let limit = engine.index_limit_bytes + engine.index_log_bytes;
+        out.bytes("index_limit", "Bytes of the index at which puts are refused", limit)?;
         out.bytes("index_capacity", "Most bytes of a checkpoint", engine.index_capacity_bytes)?;
         out.gauge("journal_blocks", "Blocks of the journal", engine.journal_blocks)?;
         let used = engine.journal_used_blocks;

@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::AlignedBuf;
-use crate::state::{Engine, Shared, State, View, fits_state};
+use crate::state::{Engine, KeyUse, Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
 use crate::write::coalesce;
 use bytes::Bytes;
@@ -215,7 +215,8 @@ impl Installer {
     pub fn fits(&self, image_bytes: u64) -> Result<()> {
         let claimed = self.claimed.as_ref().ok_or(Error::Closed)?;
         let bytes = claimed.keys.checkpoint_bytes().saturating_add(image_bytes);
-        fits_state(bytes, self.shared.facts.checkpoint_capacity)
+        let (keys, value_bytes) = (claimed.keys.len() as u64, claimed.keys.value_bytes());
+        fits_state(bytes, self.shared.facts.checkpoint_capacity, KeyUse { keys, value_bytes })
     }
 
     /// Replaces the group's keys by those put, its log by an empty one purged through `applied`,

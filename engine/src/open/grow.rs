@@ -11,6 +11,7 @@
 use super::files::{open_files, open_superblock};
 use super::format::check_expected;
 use crate::error::{Error, Result};
+use crate::geometry::{Area, Sizing};
 use crate::io::Directory;
 use crate::superblock::SuperblockStore;
 use crate::types::Geometry;
@@ -23,9 +24,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Locks the directory and reads its sizes. `size` is the new one of the whole directory, in
-    /// bytes. `expected` is its cluster and slot. The journal keeps its size: a longer ring would
-    /// have its blocks at other places. Writes nothing.
+    /// Locks the directory and reads its sizes. `sizing` is the new one of the whole directory.
+    /// `expected` is its cluster and slot. The journal keeps its size. Writes nothing.
     ///
     /// # Errors
     /// `CannotShrink`; `Invalid` for a size out of bounds; `NotFormatted`, `OtherFormat`, `Foreign`,
@@ -33,24 +33,22 @@ impl Growth {
     pub async fn begin(
         directory: &dyn Directory,
         expected: Option<&(String, u16)>,
-        size: u64,
+        sizing: impl Into<Sizing>,
     ) -> Result<Growth> {
+        let sizing = sizing.into();
         let location = directory.location();
         let superblock = SuperblockStore::read(open_superblock(directory)?).await?;
         check_expected(&location, &superblock.current().identity, expected)?;
         let from = superblock.current().geometry;
         open_files(directory, &from)?;
-        let to = Geometry { journal_bytes: from.journal_bytes, ..Geometry::for_total(size)? };
-        let areas = [
-            ("data area", from.data_bytes, to.data_bytes),
-            ("checkpoint area", from.checkpoint_bytes, to.checkpoint_bytes),
-        ];
-        for (area, present, smaller) in areas {
-            if smaller < present {
-                let asked = size;
-                return Err(Error::CannotShrink { location, area, present, asked, smaller });
-            }
-        }
+        let to = from.enlarged(sizing)?.map_err(|(smaller, bytes)| {
+            let (area, present) = match smaller {
+                Area::Data => ("data area", from.data_bytes),
+                Area::Checkpoint => ("checkpoint area", from.checkpoint_bytes),
+            };
+            let asked = sizing.total_bytes;
+            Error::CannotShrink { location, area, present, asked, smaller: bytes }
+        })?;
         Ok(Growth { superblock, from, to })
     }
 

@@ -8,16 +8,16 @@
 
 use super::{Engine, State};
 use crate::error::{Error, Result};
-use crate::group::{KEY_FIXED_BYTES_MAX, checkpoint_bytes_max};
+use crate::geometry::STATE_PERCENT;
+use crate::group::{KEY_FIXED_BYTES_MAX, Keys, checkpoint_bytes_max};
 use crate::layout::BLOCK_BYTES;
 use crate::types::ValueRef;
 use std::sync::atomic::Ordering;
 
 /// Limits for the use of a checkpoint area, in percent. Beyond them these are refused: puts, by the
-/// state alone and by the state with the log; other writes of clients; what a leader sends. Each
+/// state alone ([`STATE_PERCENT`]) and by the state with the log; other writes of clients; what a leader sends. Each
 /// limit leaves a margin for the later ones: an entry counts with what it will leave in the state
 /// only until it is applied, and a follower may hold more of the log than its leader.
-const STATE_PERCENT: u64 = 60;
 const PUT_PERCENT: u64 = 85;
 const CLIENT_PERCENT: u64 = 92;
 const LEADER_PERCENT: u64 = 98;
@@ -59,10 +59,13 @@ impl Engine {
                 self.space_is_refused(&mut state);
                 return Err(Error::Full { needed: need.bytes, free, capacity });
             }
-            fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
-            return fits_index(state.index_bytes(), need.index_bytes, area, PUT_PERCENT);
+            let used = state.checkpoint_state_bytes();
+            fits_index(used, need.index_bytes, (area, STATE_PERCENT), || state.key_use())?;
+            let used = state.index_bytes();
+            return fits_index(used, need.index_bytes, (area, PUT_PERCENT), || state.key_use());
         }
-        fits_index(state.index_bytes(), need.index_bytes, area, CLIENT_PERCENT)
+        let used = state.index_bytes();
+        fits_index(used, need.index_bytes, (area, CLIENT_PERCENT), || state.key_use())
     }
 
     /// Checks whether what a leader sends fits: its records into a checkpoint, and its values into
@@ -74,7 +77,8 @@ impl Engine {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         let area = shared.facts.checkpoint_capacity;
-        let fits = fits_index(state.index_bytes(), index_bytes, area, LEADER_PERCENT);
+        let used = state.index_bytes();
+        let fits = fits_index(used, index_bytes, (area, LEADER_PERCENT), || state.key_use());
         self.count_refusal(&fits);
         fits?;
         let needed = blocks.saturating_mul(BLOCK_BYTES);
@@ -117,14 +121,43 @@ impl Engine {
     }
 }
 
-/// Whether a complete received state of `bytes` fits into a checkpoint area.
-pub(crate) fn fits_state(bytes: u64, capacity: u64) -> Result<()> {
-    fits_index(0, bytes, capacity, LEADER_PERCENT)
+/// How many keys there are, and the bytes of their values.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct KeyUse {
+    pub keys: u64,
+    pub value_bytes: u64,
 }
 
-fn fits_index(used: u64, needed: u64, capacity: u64, percent: u64) -> Result<()> {
-    match used.saturating_add(needed) <= capacity / 100 * percent {
-        true => Ok(()),
-        false => Err(Error::IndexFull { needed, used, capacity }),
+impl State {
+    fn key_use(&self) -> KeyUse {
+        let keys = || self.groups.values().map(|group| &group.keys);
+        KeyUse {
+            keys: keys().map(|keys| keys.len() as u64).sum(),
+            value_bytes: keys().map(Keys::value_bytes).sum(),
+        }
     }
+}
+
+/// Whether a complete received state of `bytes` with these keys fits into a checkpoint area.
+pub(crate) fn fits_state(bytes: u64, capacity: u64, key_use: KeyUse) -> Result<()> {
+    fits_index(0, bytes, (capacity, LEADER_PERCENT), || key_use)
+}
+
+/// The bytes of keys in a checkpoint area of this capacity beyond which puts are refused.
+pub(crate) fn state_limit(capacity: u64) -> u64 {
+    capacity / 100 * STATE_PERCENT
+}
+
+fn fits_index(
+    used: u64,
+    needed: u64,
+    (capacity, percent): (u64, u64),
+    key_use: impl FnOnce() -> KeyUse,
+) -> Result<()> {
+    if used.saturating_add(needed) <= capacity / 100 * percent {
+        return Ok(());
+    }
+    let KeyUse { keys, value_bytes } = key_use();
+    let mean_value = value_bytes.checked_div(keys).unwrap_or_default();
+    Err(Error::IndexFull { needed, used, capacity, keys, mean_value })
 }

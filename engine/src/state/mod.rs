@@ -17,7 +17,7 @@ mod unsynced_ack_flag;
 mod view;
 
 pub use capacity::Need;
-pub(crate) use capacity::fits_state;
+pub(crate) use capacity::{KeyUse, fits_state};
 pub(crate) use checkpoints::Checkpoints;
 pub(crate) use deferred::Deferred;
 pub use handle::Engine;

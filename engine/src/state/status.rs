@@ -1,5 +1,6 @@
 //! The status of an engine.
 
+use super::capacity::state_limit;
 use super::{Engine, FailureRecord, State};
 use crate::types::{EngineStatus, SpaceUse};
 use std::sync::atomic::Ordering;
@@ -32,6 +33,7 @@ impl Engine {
             live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
             index_bytes: state.index_bytes(),
             index_log_bytes: state.checkpoint_log_bytes(),
+            index_limit_bytes: state_limit(shared.facts.checkpoint_capacity),
             index_capacity_bytes: shared.facts.checkpoint_capacity,
             index_refusals: shared.counters.index_refusals.load(Ordering::Relaxed),
             journal_used_blocks: written.saturating_sub(state.checkpoints.previous),

@@ -26,6 +26,7 @@ mod misreads;
 mod queue;
 mod reuse;
 mod salvage;
+mod sizing;
 mod snapshots;
 mod space;
 mod support;

@@ -20,6 +20,11 @@ pub(crate) struct FormatArgs {
     /// Size of the whole directory in bytes, such as 100GiB; `cairn grow` enlarges it
     #[arg(long)]
     size: Option<String>,
+
+    /// About the bytes of a value, such as 256: with small values more of the directory is for keys;
+    /// without it, the configuration's storage.value_size
+    #[arg(long)]
+    value_size: Option<String>,
 }
 
 pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exit> {
@@ -27,6 +32,9 @@ pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exi
     let mut layers = args.server.layers()?;
     if let Some(size) = args.size {
         layers.set("storage.size", size, Source::Flag("--size".into()))?;
+    }
+    if let Some(value_size) = args.value_size {
+        layers.set("storage.value_size", value_size, Source::Flag("--value-size".into()))?;
     }
     let config = NodeConfig::from_layers(&layers)?;
     let identity = format(&config, &|estimate| estimate.note(output)).await?;

@@ -18,6 +18,11 @@ pub(crate) struct GrowArgs {
     /// storage.size
     #[arg(long)]
     size: Option<String>,
+
+    /// About the bytes of a value, such as 256: with small values more of the directory is for keys;
+    /// without it, the configuration's storage.value_size
+    #[arg(long)]
+    value_size: Option<String>,
 }
 
 pub(crate) async fn run(args: GrowArgs, output: &Output) -> anyhow::Result<Exit> {
@@ -25,6 +30,9 @@ pub(crate) async fn run(args: GrowArgs, output: &Output) -> anyhow::Result<Exit>
     let mut layers = args.server.layers()?;
     if let Some(size) = args.size {
         layers.set("storage.size", size, Source::Flag("--size".into()))?;
+    }
+    if let Some(value_size) = args.value_size {
+        layers.set("storage.value_size", value_size, Source::Flag("--value-size".into()))?;
     }
     let given = layers
         .settings()
@@ -49,12 +57,17 @@ pub(crate) async fn run(args: GrowArgs, output: &Output) -> anyhow::Result<Exit>
             json!({ "directory": directory, "grown": from != to, "from": sizes(from), "to": sizes(to) })
         },
         || match from == to {
-            true => format!("{directory} already has the size {asked}; nothing was changed"),
+            true => format!(
+                "{directory} already has the size {asked}; nothing was changed. More space for keys takes a larger --size: \
+                 the data area never shrinks"
+            ),
             false => format!(
-                "grew {directory} to {asked}: {} instead of {} hold data. Set storage.size to {asked} if the \
-                 configuration says something else",
+                "grew {directory} to {asked}: {} instead of {} hold data, and each checkpoint area, for keys, has {} \
+                 instead of {}. Set storage.size and storage.value_size to the same if the configuration says something else",
                 format_size(to.data_bytes),
-                format_size(from.data_bytes)
+                format_size(from.data_bytes),
+                format_size(to.checkpoint_bytes),
+                format_size(from.checkpoint_bytes)
             ),
         },
     )?;

@@ -7,7 +7,6 @@ use super::output::Output;
 use super::reload::Reload;
 use super::server_options::ServerOptions;
 use anyhow::Context;
-use cairn_engine::Geometry;
 use cairn_node::config::{Layers, LogConfig, Source, format_size};
 use cairn_node::{Environment, Error, Node, NodeConfig};
 use cairn_raft::NodeId;
@@ -121,9 +120,12 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
         .any(|setting| setting.key == "storage.size" && setting.source != Source::Default);
     let config = node.config();
     let size = config.storage.size_bytes;
-    let (there, configured) =
-        (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
-    let differs = given && there != configured;
+    let status = node.engine().status();
+    let there = status.data_bytes;
+    // How it is divided may differ: a growth takes nothing from any area.
+    let differs = given
+        && there + 2 * status.index_capacity_bytes
+            != config.storage.sizing().geometry()?.growing_bytes();
     Ok(differs.then(|| {
         format!(
             "storage.size is {}, but {} has another size, of which {} hold data: stop the node and run `cairn grow` \

@@ -143,6 +143,8 @@ fn storage_json(storage: &StorageStatus) -> Value {
         "backend": storage.backend,
         "directory": storage.directory,
         "keys": storage.keys,
+        "index_bytes": storage.index_bytes,
+        "index_limit_bytes": storage.index_limit_bytes,
         "live_bytes": storage.live_bytes,
         "free_bytes": storage.free_bytes,
         "data_bytes": storage.data_bytes,
@@ -167,8 +169,19 @@ fn millis(time: Duration) -> u64 {
 
 fn as_text(answers: &[Answer]) -> String {
     let head = [
-        "NODE", "ENDPOINT", "ROLE", "TERM", "APPLIED", "UP", "KEYS", "LIVE", "FREE", "UNSYNCED",
-        "MODE", "DISK",
+        "NODE",
+        "ENDPOINT",
+        "ROLE",
+        "TERM",
+        "APPLIED",
+        "UP",
+        "KEYS",
+        "KEYS FREE",
+        "LIVE",
+        "FREE",
+        "UNSYNCED",
+        "MODE",
+        "DISK",
     ];
     let mut rows = Vec::new();
     let mut notes = promises(answers);
@@ -278,6 +291,14 @@ fn window(durability: &DurabilityStatus) -> SyncWindow {
     SyncWindow { interval: durability.sync_interval, bytes: durability.sync_bytes }
 }
 
+/// How much of what the checkpoint areas can hold of keys is free: it may run out long before the
+/// data area.
+fn keys_free(storage: &StorageStatus) -> String {
+    let free = storage.index_limit_bytes.saturating_sub(storage.index_bytes);
+    let percent = (free * 100).checked_div(storage.index_limit_bytes);
+    percent.map_or_else(|| "?".into(), |percent| format!("{percent}%"))
+}
+
 /// The mode, how it was chosen, and for mode `device` how its contract is known.
 fn mode(node: &NodeStatus, storage: &StorageStatus) -> String {
     node.durability.as_ref().map_or_else(
@@ -298,6 +319,7 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
     if let Some(storage) = &node.storage {
         row.extend([
             storage.keys.to_string(),
+            keys_free(storage),
             format_rounded(storage.live_bytes),
             format_rounded(storage.free_bytes),
             format!("{}, {} ms", format_rounded(storage.unsynced_bytes), millis(storage.unsynced)),

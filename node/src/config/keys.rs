@@ -160,6 +160,9 @@ pub(crate) const KEYS: &[Key] = &[
         .means("time for requests under way to finish when the server stops"),
     key("storage.size", Size(16 << 20, Geometry::MAX_TOTAL_BYTES), "10GiB")
         .means("size of the data directory in bytes; used by `cairn format` and `cairn grow` only"),
+    key("storage.value_size", IntegerOrAuto(1, 1 << 30), "auto")
+        .means("about the bytes of a value, by which `cairn format` and `cairn grow` divide the directory: the fewer, the more of it \
+                is for keys; auto: right for values of about 600 bytes and more"),
     key("storage.backend", Choice(&["auto", "io_uring", "threads"]), "auto")
         .means("how the disk is accessed; auto: io_uring, or threads if the system forbids it"),
     key("storage.format_empty", FLAG, "false")
@@ -255,6 +258,14 @@ pub fn format_rounded(bytes: u64) -> String {
 
 /// Reads a number of threads; `None` for `auto`.
 pub(crate) fn parse_threads(text: &str) -> Result<Option<usize>, String> {
+    match text {
+        "auto" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| "expected a whole number or auto".into()),
+    }
+}
+
+/// Reads `storage.value_size`.
+pub(crate) fn parse_value_size(text: &str) -> Result<Option<u64>, String> {
     match text {
         "auto" => Ok(None),
         number => number.parse().map(Some).map_err(|_| "expected a whole number or auto".into()),

@@ -17,8 +17,8 @@ pub(crate) use members::{check_address, is_wildcard};
 pub use security::Security;
 
 use crate::access::Entries;
-use cairn_engine::Mode;
 use cairn_engine::io::Backend;
+use cairn_engine::{Mode, Sizing};
 use cairn_raft::{Machine, MemberAddress};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -114,11 +114,20 @@ pub struct Timing {
     pub shutdown: Duration,
 }
 
+impl StorageConfig {
+    /// How large a new or enlarged data directory is, and for which values.
+    pub fn sizing(&self) -> Sizing {
+        Sizing { total_bytes: self.size_bytes, value_bytes: self.value_bytes }
+    }
+}
+
 /// How the engine and the log run.
 #[derive(Clone, Debug)]
 pub struct StorageConfig {
     /// Size of a new data directory in bytes.
     pub size_bytes: u64,
+    /// About the bytes of a value, by which a new or enlarged data directory is divided.
+    pub value_bytes: Option<u64>,
     /// How real files are accessed.
     pub backend: Backend,
     /// Whether the node formats a missing or empty data directory when it starts.
@@ -460,6 +469,7 @@ fn read_scrub(layers: &Layers) -> Result<ScrubConfig, ConfigError> {
 fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
     Ok(StorageConfig {
         size_bytes: layers.read("storage.size", parse_size)?,
+        value_bytes: layers.read("storage.value_size", keys::parse_value_size)?,
         backend: match layers.text("storage.backend")?.as_str() {
             "io_uring" => Backend::IoUring,
             "threads" => Backend::Threads,

@@ -74,6 +74,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             free_bytes: engine.free_bytes,
             live_bytes: engine.live_bytes,
             keys: engine.keys,
+            index_bytes: engine.index_bytes - engine.index_log_bytes,
+            index_limit_bytes: engine.index_limit_bytes,
             journal_blocks: engine.journal_blocks,
             journal_used_blocks: engine.journal_used_blocks,
             checkpoints: engine.checkpoints,

@@ -114,3 +114,73 @@ async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew()
         assert_eq!(found.value, value(number), "{number}");
     }
 }
+
+/// Puts keys with values of 256 bytes from `first` on until the cluster refuses them. Returns how many
+/// there are then, and why.
+async fn put_small(cluster: &Cluster, first: usize) -> (usize, Error) {
+    const BATCH: usize = 100;
+    let client = cluster.client();
+    for from in (first..1_000_000).step_by(BATCH) {
+        let mut batch = client.batch();
+        for number in from..from + BATCH {
+            batch = batch.put(format!("{number:016}"), small(number));
+        }
+        let Err(error) = batch.commit().await else { continue };
+        assert!(matches!(error, Error::StorageFull { .. }), "{error}");
+        // What is too much for a batch may still take a few keys.
+        for number in 0..10 * BATCH {
+            if let Err(error) = client.put(format!("last-{from}-{number}"), small(from)).await {
+                return (from, error);
+            }
+        }
+    }
+    panic!("it never becomes full");
+}
+
+fn small(number: usize) -> Vec<u8> {
+    vec![number as u8; 256]
+}
+
+/// The story: "storage is full" was all that was said, while the status showed that half of the data
+/// area was free. What was full were the checkpoint areas, which hold the keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_full_of_keys_says_so_and_takes_more_after_it_grew_for_small_values() {
+    let mut cluster = Cluster::start(3, "16MiB", "").await;
+    let (kept, full) = put_small(&cluster, 0).await;
+    assert!(matches!(full, Error::StorageFull { .. }), "{full}");
+    for words in ["the checkpoint areas are full", "--value-size 256", "reads and deletes go on"] {
+        assert!(full.to_string().contains(words), "{full}");
+    }
+    let ran = cluster.cairn(&["put", "one-more", "value"]);
+    assert!(ran.code == 7 && ran.stderr.contains("the checkpoint areas are full"), "{ran:?}");
+    let ran = cluster.cairn(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let storage = &status[0]["storage"];
+    let number = |of: &str| storage[of].as_u64().expect("a number");
+    assert!(number("free_bytes") > number("data_bytes") / 4, "{storage}");
+    assert!(number("index_bytes") > number("index_limit_bytes") / 100 * 95, "{storage}");
+    let table = cluster.cairn(&["status"]).stdout;
+    assert!(table.contains("KEYS FREE"), "{table}");
+
+    for node in 0..cluster.len() {
+        assert_eq!(cluster.stop_node(node), 0, "node {node} stops cleanly");
+        let config = cluster.config(node).to_owned();
+        let sizes = ["--size", "24MiB", "--value-size", "256", "-o", "json"];
+        let ran =
+            run(cluster.folder.path(), &[&["grow", "--config", &config], &sizes[..]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let grown: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let of = |when: &str| grown[when]["checkpoint_bytes"].as_u64().expect("a number");
+        assert!(of("to") > 2 * of("from"), "most of what it grew is for keys: {grown}");
+        cluster.configure(node, "storage.value_size = \"256\"");
+        cluster.start_node(node);
+        cluster.wait_ready().await;
+    }
+    let (more, _) = put_small(&cluster, kept).await;
+    assert!(more > kept * 3 / 2, "{more} keys instead of {kept}");
+    let client = cluster.client();
+    for number in (0..more).step_by(997) {
+        let found = client.get(format!("{number:016}")).await.expect("a read").expect("the key");
+        assert_eq!(found.value, small(number), "{number}");
+    }
+}

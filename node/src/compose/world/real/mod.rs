@@ -304,7 +304,7 @@ pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error
 /// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it.
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     let path = &config.data_directory;
-    let geometry = Geometry::for_total(config.storage.size_bytes)?;
+    let geometry = config.storage.sizing().geometry()?;
     FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, config.storage.backend)?;
     let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
@@ -327,7 +327,7 @@ pub async fn grow(
     let path = &config.data_directory;
     let directory = FileDirectory::open(path, config.storage.backend)?;
     let expected = (config.cluster.clone(), config.slot);
-    let growth = Growth::begin(&directory, Some(&expected), config.storage.size_bytes).await?;
+    let growth = Growth::begin(&directory, Some(&expected), config.storage.sizing()).await?;
     let (from, to) = (growth.from(), growth.to());
     FileDirectory::grow(path, &from, &to, progress)?;
     growth.record(&directory).await?;
