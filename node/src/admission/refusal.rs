@@ -2,10 +2,13 @@
 //! [`ErrorDetail`] in the trailing metadata for programs.
 
 use crate::access::Denied;
+use bytes::Bytes;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::{ErrorDetail, GENERATION_KEY, Leader, generation_text};
+use cairn_client::shown;
 use cairn_raft::{ChangeError, MemberAddress, NodeId, ReadError, WriteError};
+use std::borrow::Cow;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -13,9 +16,20 @@ use tonic::{Code, Status};
 const FULL_RETRY_MS: u64 = 1000;
 /// Retry delay for a client that exceeded a bound on requests under way.
 const OVERLOADED_RETRY_MS: u64 = 20;
+/// The longest sentence of a refusal, in bytes.
+const MESSAGE_BYTES: usize = 4 << 10;
 
 fn detail(reason: Reason) -> ErrorDetail {
     ErrorDetail { reason: reason.into(), ..ErrorDetail::default() }
+}
+
+/// The same status with no longer a sentence than a person reads: it may quote what was asked for.
+pub(crate) fn bounded(status: Status) -> Status {
+    let Cow::Owned(message) = shown::excerpt(status.message(), MESSAGE_BYTES) else {
+        return status;
+    };
+    let (code, details) = (status.code(), Bytes::copy_from_slice(status.details()));
+    Status::with_details_and_metadata(code, message, details, status.metadata().clone())
 }
 
 /// Refuses a client that speaks another version of the protocol.
@@ -230,5 +244,23 @@ pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
         }
         cairn_engine::Error::Closed => stopped("it is shutting down"),
         other => stopped(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: a mode of 100 kB was refused with a sentence of 100 kB.
+    #[test]
+    fn a_refusal_does_not_echo_an_input_of_any_length_and_keeps_its_detail() {
+        let long = format!("`{}`: expected device", "x".repeat(100_000));
+        let refused = detail(Reason::Refused).into_status(Code::FailedPrecondition, long);
+        let bounded = bounded(refused);
+        assert!(bounded.message().len() < MESSAGE_BYTES + 100, "{}", bounded.message().len());
+        assert!(bounded.message().ends_with("expected device"), "{}", bounded.message());
+        assert_eq!(bounded.code(), Code::FailedPrecondition);
+        let kept = ErrorDetail::of(&bounded).map(|detail| detail.reason());
+        assert_eq!(kept, Some(Reason::Refused));
     }
 }

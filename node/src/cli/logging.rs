@@ -5,8 +5,10 @@
 //! that ends it has the form of its log.
 
 use super::exit::UsageError;
+use cairn_client::shown;
 use cairn_node::config::LogConfig;
 use cairn_node::log::{CallSiteLimit, LineForm, LogQueue};
+use serde_json::json;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -14,6 +16,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::fmt::Layer;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
@@ -37,6 +41,22 @@ static LOG: OnceLock<Log> = OnceLock::new();
 struct Log {
     queue: LogQueue,
     json: bool,
+}
+
+impl Log {
+    fn error_line(&self, message: &str) -> Vec<u8> {
+        let mut timestamp = String::new();
+        let formatted = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+        debug_assert!(formatted.is_ok(), "a string takes everything");
+        let line = match self.json {
+            true => {
+                let line = json!({ "timestamp": timestamp, "level": "ERROR", "message": message });
+                shown::json(&line.to_string()).into_owned()
+            }
+            false => format!("{timestamp} ERROR {}", shown::one_line(message)),
+        };
+        format!("{line}\n").into_bytes()
+    }
 }
 
 /// Starts logging. Directives in the configuration override the defaults for libraries.
@@ -66,8 +86,13 @@ pub(crate) fn start(config: &LogConfig) -> anyhow::Result<SetLevel> {
     };
     started?;
     let _ = LOG.set(Log { queue, json: config.json });
-    // The default hook writes to standard error itself, and would wait for it.
-    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    // The default hook writes to standard error itself, and would wait for it. This one does without
+    // the formatter, which may be where the panic is.
+    std::panic::set_hook(Box::new(|panic| {
+        if let Some(log) = LOG.get() {
+            log.queue.push(log.error_line(&panic.to_string()));
+        }
+    }));
     if let Some(bad) = bad {
         return Err(bad.into());
     }
@@ -82,7 +107,7 @@ pub(super) fn ends(message: &str, exit_code: u8) -> bool {
     match log.json {
         true => tracing::error!(target: "end", error = message, exit_code, "the server ends"),
         false => {
-            let message = cairn_client::shown::lines(message);
+            let message = shown::lines(message);
             log.queue.push(format!("cairn: {message}\n").into_bytes());
         }
     }

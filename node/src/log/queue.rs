@@ -18,6 +18,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Bytes of lines that wait. Longer lines than this are dropped.
 const QUEUE_BYTES: usize = 1 << 20;
+/// A pipe that does not block and is full is tried again after this.
+const NONBLOCKING_RETRY: Duration = Duration::from_millis(10);
 /// How often the lines that a call site was not allowed are said, at most.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -214,6 +216,10 @@ impl<W: Write> Writer<W> {
         while !rest.is_empty() {
             match self.out.write(rest) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Whoever started the process made the pipe so. Only this thread waits.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(NONBLOCKING_RETRY);
+                }
                 Ok(written @ 1..) => rest = rest.get(written..).unwrap_or_default(),
                 Ok(0) | Err(_) => {
                     self.broken = rest.len() < line.len();

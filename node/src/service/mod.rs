@@ -142,7 +142,7 @@ impl KvService {
         work: impl Future<Output = Result<T, Status>>,
     ) -> Result<Response<T>, Status> {
         let began = Instant::now();
-        let result = work.await;
+        let result = work.await.map_err(refusal::bounded);
         let code = result.as_ref().map_or_else(|status| status.code(), |_| tonic::Code::Ok);
         self.inner.metrics.request(method, code, began.elapsed());
         result.map(Response::new)

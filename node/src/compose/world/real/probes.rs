@@ -18,6 +18,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
+use cairn_client::shown;
 use cairn_raft::Replica;
 use cairn_tls::Remote;
 use hyper::server::conn::http1;
@@ -118,6 +119,8 @@ async fn ready(State(probes): State<Probes>) -> Response {
     match readiness(&probes.replica, &probes.election_blocked_state) {
         Ok(()) => "ready\n".into_response(),
         Err(why) => {
+            // Other members wrote part of it.
+            let why = shown::one_line(&why);
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
         }
     }
