@@ -5,14 +5,10 @@ use crate::core::ids::NodeId;
 use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::durability::leadership;
+use crate::durability::{QUORUM_TIMEOUTS, leadership};
 use crate::transport::identity::is_uninitialized;
 use openraft::ServerState;
 use std::time::Duration;
-
-/// A follower that heard no leader for this many of the longest election timeouts, or a leader that
-/// no majority answered for as long, serves nobody.
-const SILENT_TIMEOUTS: u32 = 2;
 
 impl Replica {
     /// Whether this member leads with a majority, or hears a leader.
@@ -23,7 +19,13 @@ impl Replica {
         let member = &self.inner.member;
         let metrics = with_metrics(&member.raft, Clone::clone);
         let limit =
-            Duration::from_millis(member.config.election_max_ms).saturating_mul(SILENT_TIMEOUTS);
+            Duration::from_millis(member.config.election_max_ms).saturating_mul(QUORUM_TIMEOUTS);
+        if member.check_quorum.is_suspended() {
+            return Err(
+                "no majority: this member was elected, and serves nobody until a majority answers it"
+                    .into(),
+            );
+        }
         if metrics.state == ServerState::Leader {
             if metrics.membership_config.voter_ids().all(|voter| voter == metrics.id) {
                 return Ok(());
