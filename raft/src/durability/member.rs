@@ -1,6 +1,6 @@
 //! This member, as the tasks beside openraft see it.
 
-use super::{EpochRecords, Gate, Lag};
+use super::{CheckQuorum, EpochRecords, Gate, Lag};
 use crate::core::config::ReplicaConfig;
 use crate::core::runtime;
 use crate::storage::Raft;
@@ -23,6 +23,7 @@ pub(crate) struct LocalMember {
     pub(crate) raft: Raft,
     pub(crate) config: ReplicaConfig,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) check_quorum: Arc<CheckQuorum>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) records: Arc<EpochRecords>,
     pub(crate) modes: Arc<ModeInForce>,

@@ -35,6 +35,7 @@
 //! record, and it and the others recover behind that record as above.
 
 mod ack_modes;
+mod check_quorum;
 mod epoch_records;
 mod gate;
 mod lag;
@@ -45,6 +46,7 @@ mod policy;
 mod recovery;
 
 pub(crate) use ack_modes::AckModes;
+pub(crate) use check_quorum::{CheckQuorum, QUORUM_TIMEOUTS};
 pub(crate) use epoch_records::EpochRecords;
 pub(crate) use gate::Gate;
 pub use gate::UnsafeRecovery;

@@ -111,6 +111,9 @@ impl Replica {
         if !runs && let Some(reason) = self.stopped() {
             return Err(WriteError::Stopped(reason));
         }
+        if self.inner.member.check_quorum.is_suspended() {
+            return Err(WriteError::NoLeader);
+        }
         let lengths = || proposal.values.iter().map(|value| value.len() as u64);
         let need = Need {
             bytes,
@@ -163,6 +166,9 @@ impl Replica {
     /// # Errors
     /// See [`ReadError`]. A barrier changes nothing, so it can always be retried.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
+        if self.inner.member.check_quorum.is_suspended() {
+            return Err(ReadError::NoLeader);
+        }
         match self.inner.barrier.wait().await {
             Err(ReadError::NotLeader { leader }) => {
                 Err(ReadError::NotLeader { leader: self.at_present(leader) })
@@ -414,6 +420,9 @@ impl Replica {
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
+        if self.inner.member.check_quorum.is_suspended() {
+            return None;
+        }
         let leader = with_metrics(&self.inner.member.raft, leadership::leader);
         leader.map(|leader| self.at_present(leader))
     }
@@ -434,6 +443,9 @@ impl Replica {
             &self.inner.member.addresses,
             (self.member_state(), stopped),
         );
+        if status.role == Role::Leader && self.inner.member.check_quorum.is_suspended() {
+            (status.role, status.leader) = (Role::Follower, None);
+        }
         // openraft keeps reporting the last leader on a node that does not campaign or wins no
         // election; hide it if no message came lately.
         if status.role != Role::Leader

@@ -6,24 +6,26 @@ use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use crate::durability::{LocalMember, leadership};
+use crate::durability::{LocalMember, QUORUM_TIMEOUTS, leadership};
 use crate::membership::leaves_configuration;
 use crate::transport::identity::is_uninitialized;
 use crate::transport::{self, StopVerdict};
 use openraft::{RaftMetrics, ServerState};
 use std::time::Duration;
 
-/// A follower that heard no leader for this many of the longest election timeouts, or a leader that
-/// no majority answered for as long, serves nobody.
-const SILENT_TIMEOUTS: u32 = 2;
-
 fn silence_limit(member: &LocalMember) -> Duration {
-    Duration::from_millis(member.config.election_max_ms).saturating_mul(SILENT_TIMEOUTS)
+    Duration::from_millis(member.config.election_max_ms).saturating_mul(QUORUM_TIMEOUTS)
 }
 
 /// Whether this member leads with a majority, or hears a leader.
 fn leader_contact(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) -> Result<(), String> {
     let limit = silence_limit(member);
+    if member.check_quorum.is_suspended() {
+        return Err(
+            "no majority: this member was elected, and serves nobody until a majority answers it"
+                .into(),
+        );
+    }
     if metrics.state == ServerState::Leader {
         if metrics.membership_config.voter_ids().all(|voter| voter == metrics.id) {
             return Ok(());

@@ -16,7 +16,9 @@ use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
 use crate::core::{codec, runtime, version};
-use crate::durability::{AckModes, EpochRecords, Gate, Lag, LocalMember, Policy};
+use crate::durability::{
+    AckModes, CheckQuorum, EpochRecords, Gate, Lag, LocalMember, Policy, leadership,
+};
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
@@ -119,8 +121,13 @@ async fn build(
     terms::warn_if_misled(&engine, id);
     let machine =
         StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())?;
-    let policy =
-        Policy { gate: gate.clone(), ack_modes: ack_modes.clone(), metrics: metrics.clone() };
+    let check_quorum = Arc::new(CheckQuorum::default());
+    let policy = Policy {
+        gate: gate.clone(),
+        ack_modes: ack_modes.clone(),
+        check_quorum: check_quorum.clone(),
+        metrics: metrics.clone(),
+    };
     let connections = Connections::new(
         identity.clone(),
         Arc::new(policy),
@@ -141,6 +148,7 @@ async fn build(
         raft,
         config,
         gate,
+        check_quorum,
         progress,
         modes,
         pinned,
@@ -164,6 +172,8 @@ fn answer_timeout(config: &ReplicaConfig) -> Duration {
 fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -> Inner {
     runtime::spawn(Maintenance::new(member.clone()).run());
     runtime::spawn(ack_modes.clone().run(member.clone()));
+    runtime::spawn(member.check_quorum.clone().run(member.clone()));
+    runtime::spawn(leadership::approach_refused_terms(member.clone()));
     let reconciler = Arc::new(Reconciler::new(member.clone(), ack_modes.clone()));
     runtime::spawn(reconciler.clone().run());
     runtime::spawn(Outreach::new(member.clone()).run());

@@ -154,6 +154,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             match step {
                 Step::Request(None) => self.requests = None,
                 Step::Request(Some(request)) => {
+                    if let Err(status) = self.link.check_leading() {
+                        return Some(Err(status));
+                    }
                     self.empty = if request.entries.is_empty() { self.empty + 1 } else { 0 };
                     if self.empty > EMPTY_MAX {
                         // openraft continues to read where the log was purged meanwhile, and learns

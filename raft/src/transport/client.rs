@@ -4,7 +4,7 @@ use super::addresses::Addresses;
 use super::append::{self, InFlightAppends, Session};
 use super::connection::{Client, rpc_error};
 use super::identity::{Enveloped, PeerIdentity};
-use super::link::Link;
+use super::link::{Link, suspended};
 use super::peer::Peer;
 use super::policy::SendPolicy;
 use super::{messages, sender};
@@ -140,6 +140,27 @@ impl PeerNetwork {
         }
     }
 
+    /// In place of a heartbeat of a suspended leader: asks whether the member is there, which keeps
+    /// it from no vote. What openraft gets is a failure.
+    async fn ask_whether_there(&self, option: RPCOption) -> RPCError<TypeConfig> {
+        let Link { target, policy, .. } = &*self.link;
+        let request = proto::HelloRequest {
+            envelope: self.link.envelope(),
+            receiver_slot: target.slot().into(),
+            ..Default::default()
+        };
+        let hello = |mut client: Client, request| async move { client.hello(request).await };
+        let answer: Rpc<proto::HelloResponse> =
+            self.call(RPCTypes::AppendEntries, option, request, hello).await;
+        match answer {
+            Ok(_) => {
+                policy.is_there(*target);
+                rpc_error(suspended())
+            }
+            Err(error) => error,
+        }
+    }
+
     async fn ask_for_vote(
         &self,
         rpc: VoteRequest<TypeConfig>,
@@ -178,6 +199,10 @@ impl PeerNetwork {
             if at > now {
                 runtime::sleep(at - now).await;
             }
+        }
+        if let Err(status) = self.link.check_leading() {
+            self.not_before = Some(runtime::now() + REOPEN_INTERVAL);
+            return Err(rpc_error(status));
         }
         let opened = self.try_open(requests).await;
         if opened.is_err() {
@@ -228,6 +253,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: AppendRequest,
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
+        if self.link.policy.is_suspended() {
+            return Err(self.ask_whether_there(option).await);
+        }
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let request = self.link.append(rpc, false);
         let append = |mut client: Client, request| async move { client.append_one(request).await };
@@ -304,6 +332,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
                 NetworkError::from_string("only a snapshot of this member can be sent").into()
             );
         };
+        self.link.check_leading().map_err(rpc_error)?;
         let client = self.bulk()?.1;
         let transfer = sender::Transfer { link: self.link.clone(), client, vote, outgoing };
         let _sending = self.link.peer.snapshots.begin();

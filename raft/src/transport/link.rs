@@ -14,6 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Response, Status};
 
+/// Why a leader that no quorum answers sends nothing as leader.
+pub(super) fn suspended() -> Status {
+    Status::unavailable(
+        "no quorum answers this leader: it only asks the others whether they are there",
+    )
+}
+
 /// The way to one member. Shared by openraft's connection to it, its append stream and a snapshot
 /// on its way.
 pub(super) struct Link {
@@ -34,6 +41,11 @@ impl Link {
     /// For checking the votes that the member sends.
     pub(super) fn votes(&self) -> Sender<'_> {
         self.identity.votes_of(self.target)
+    }
+
+    /// Refuses what would keep a follower from voting, while no quorum answers this leader.
+    pub(super) fn check_leading(&self) -> Result<(), Status> {
+        if self.policy.is_suspended() { Err(suspended()) } else { Ok(()) }
     }
 
     /// An append as a message. In a stream only the first one introduces itself.

@@ -9,6 +9,13 @@ pub(crate) trait SendPolicy: Send + Sync {
     /// Whether this member may ask for votes.
     fn may_campaign(&self, member: NodeId) -> bool;
 
+    /// Whether this member, as leader, must send no heartbeats, appends or snapshots: no quorum
+    /// answers it. It asks its followers in place of each heartbeat whether they are there.
+    fn is_suspended(&self) -> bool;
+
+    /// A follower has answered that question.
+    fn is_there(&self, follower: NodeId);
+
     /// The ack mode that an append of this leadership carries.
     fn ack_mode(&self, leadership: &Vote) -> AckMode;
 

@@ -180,6 +180,7 @@ impl Transfer {
         Q: Clone + Send + 'static,
         F: Future<Output = Result<Response<A>, Status>> + Send,
     {
+        self.link.check_leading()?;
         let late =
             || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
         let asked = self.link.ask(self.client.clone(), request, send);

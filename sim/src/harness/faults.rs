@@ -4,6 +4,7 @@
 //! happened to the machine in between.
 
 use super::cluster::Cluster;
+use super::half_connected;
 use super::kinds::FaultKind::{self, *};
 use super::machine::{Condition, Death, Machine};
 use super::network::Links;
@@ -82,7 +83,7 @@ impl Nemesis {
             PowerCutRolling => self.roll(),
             Pause => self.pause(lasts),
             Shutdown => self.shut_down(),
-            Isolate | Split | OneWay => self.partition(fault, lasts),
+            Isolate | Split | OneWay | HalfConnected => self.partition(fault, lasts),
             Lossy => {
                 let loss = self.rng.random_range(0.02..0.3);
                 self.degrade_network(
@@ -372,6 +373,12 @@ impl Nemesis {
                             .map(|(to, _)| (*from, *to)),
                     );
                 }
+            }
+            HalfConnected => {
+                let hosts = half_connected::in_order(&self.cluster, &mut self.rng);
+                let shape = half_connected::Shape::any(&mut self.rng);
+                self.cluster.trace.event(format!("{shape:?}"));
+                cuts = shape.cuts(&hosts);
             }
             _ => {
                 let outward = self.rng.random_bool(0.5);

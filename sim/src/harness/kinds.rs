@@ -46,6 +46,8 @@ kinds! {
     Split = "split",
     /// Messages pass in one direction only.
     OneWay = "one-way link",
+    /// Some members reach only some of the others: a bridge, a chain, a ring, one neighbour.
+    HalfConnected = "half-connected network",
     /// Messages are lost.
     Lossy = "loss",
     /// Messages are delayed and overtake each other.
@@ -118,9 +120,9 @@ kinds! {
 }
 
 use FaultKind::{
-    Clock, CutBeforeFlag, EndAgain, Fill, Forget, ForgottenVote, HalfRecovered, Isolate, Kill,
-    Late, LostWrite, OneWay, Pause, PowerCut, PowerCutRolling, RetryAcrossRestart, Rot, Shutdown,
-    Slow, Split, StrayRead, StrayWrite, Wear,
+    Clock, CutBeforeFlag, EndAgain, Fill, Forget, ForgottenVote, HalfConnected, HalfRecovered,
+    Isolate, Kill, Late, Lossy, LostWrite, OneWay, Pause, PowerCut, PowerCutRolling,
+    RetryAcrossRestart, Rot, Shutdown, Slow, Split, StrayRead, StrayWrite, Wear,
 };
 
 impl FaultKind {
@@ -146,6 +148,9 @@ impl FaultKind {
         HalfRecovered,
         CutBeforeFlag,
     ];
+
+    /// What happens to links.
+    pub const LINKS: [FaultKind; 7] = [Isolate, Split, OneWay, HalfConnected, Lossy, Slow, Late];
 
     /// What a storage medium does over time; drawn separately from the others, as
     /// [`Atlas`](super::atlas::Atlas) allows.

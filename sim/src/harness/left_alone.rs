@@ -1,6 +1,7 @@
 //! A majority that no fault touches serves, while faults hit the others.
 //!
-//! The harness knows from outside which machines and links a fault touches.
+//! The harness knows from outside which machines and links a fault touches: it does not ask the
+//! members whom they reach.
 
 use super::cluster::{Cluster, virtual_time};
 use super::kinds::FaultKind;
@@ -8,20 +9,28 @@ use super::machine::{Condition, Machine};
 use super::network::Links;
 use cairn_clients::Violation;
 use cairn_clients::workload::Recorder;
+use madsim::task::NodeId as Host;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The time between two checks.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// How long a majority must have been undisturbed: an election or two on slow clocks, a recovery,
-/// and the waits of clients.
+/// How long a majority must have been undisturbed: check-quorum of a leader that is none of it, an
+/// election or two on slow clocks, a recovery, and the waits of clients.
 const LIMIT: Duration = Duration::from_secs(12);
+
+/// A majority of all members, and since when no fault touches it.
+struct Majority {
+    members: Vec<usize>,
+    alone_since: Option<Duration>,
+}
 
 /// Checks until the clients are told to stop, or an unsafe recovery begins.
 pub(super) async fn watch(
     cluster: Arc<Cluster>,
-    links: Arc<Links>,
+    (links, clients): (Arc<Links>, Vec<Host>),
     recorder: Recorder,
     stop: Arc<AtomicBool>,
 ) {
@@ -30,7 +39,7 @@ pub(super) async fn watch(
         return;
     }
     let (mut acknowledged, mut served_at) = (recorder.acknowledged(), virtual_time());
-    let mut alone_since = None;
+    let mut majorities = majorities(cluster.machines.len());
     loop {
         tokio::time::sleep(INTERVAL).await;
         if stop.load(Ordering::Relaxed) || cluster.decided() {
@@ -40,12 +49,18 @@ pub(super) async fn watch(
         if recorder.acknowledged() > acknowledged {
             (acknowledged, served_at) = (recorder.acknowledged(), now);
         }
-        alone_since = match left_alone(&cluster, &links) {
-            true => alone_since.or(Some(now)),
-            false => None,
-        };
-        let Some(since) = alone_since.filter(|since| now - *since >= LIMIT) else { continue };
+        for majority in &mut majorities {
+            majority.alone_since = match left_alone(&cluster, &links, &majority.members, &clients) {
+                true => majority.alone_since.or(Some(now)),
+                false => None,
+            };
+        }
+        let since = majorities.iter().filter_map(|majority| majority.alone_since).min();
+        let Some(since) = since.filter(|since| now - *since >= LIMIT) else { continue };
         cluster.count_event("checks of a majority left alone for long");
+        if !links.all_pass() {
+            cluster.count_event("the same in a half-connected network");
+        }
         if now - served_at.max(since) >= LIMIT {
             let detail = format!("no write was acknowledged from {served_at:?} to {now:?}");
             cluster.violation(Violation::new("a majority that is left alone serves", detail));
@@ -54,9 +69,22 @@ pub(super) async fn watch(
     }
 }
 
-/// Whether no fault touches the network or a majority that lacks nothing it acknowledged.
-fn left_alone(cluster: &Cluster, links: &Links) -> bool {
-    let alone = |machine: &&Machine| {
+/// Each smallest majority of so many members.
+fn majorities(members: usize) -> Vec<Majority> {
+    let sets = 0..1_u32 << members;
+    let smallest = sets.filter(|set| set.count_ones() as usize == members / 2 + 1);
+    smallest
+        .map(|set| Majority {
+            members: (0..members).filter(|number| set >> number & 1 == 1).collect(),
+            alone_since: None,
+        })
+        .collect()
+}
+
+/// Whether no fault touches these members, which lack nothing that they acknowledged, nor the links
+/// between them and to the clients. Others may be cut off from some of them, and stay so.
+fn left_alone(cluster: &Cluster, links: &Links, members: &[usize], clients: &[Host]) -> bool {
+    let alone = |machine: &Machine| {
         machine.condition() == Condition::Up
             && machine.votes()
             && !machine.lacks_acks()
@@ -66,14 +94,34 @@ fn left_alone(cluster: &Cluster, links: &Links) -> bool {
             && machine.disk.decayed() == 0
             && machine.disk.stalled_until().is_none_or(|until| until < tokio::time::Instant::now())
     };
+    let lately = |at: Duration| virtual_time().saturating_sub(at) < INTERVAL;
     // Also where one leaves: what is a majority of all machines is one of those that stay.
-    let majority = cluster.machines.len() / 2 + 1;
-    let steady = cluster.machines.iter().filter(alone).count() >= majority;
-    // The undisturbed members are the same as before only if nothing has happened to them.
-    let changed = cluster
-        .machines
-        .iter()
-        .filter(alone)
-        .any(|machine| virtual_time().saturating_sub(machine.changed_at()) < INTERVAL);
-    steady && !changed && links.undisturbed()
+    let mut machines = members.iter().filter_map(|number| cluster.machines.get(*number));
+    let undisturbed = machines.all(|machine| alone(machine) && !lately(machine.changed_at()));
+    let hosts = members.iter().filter_map(|number| cluster.machines.get(*number));
+    let hosts: BTreeSet<Host> =
+        hosts.map(|machine| machine.host).chain(clients.iter().copied()).collect();
+    // A leader outside of this majority may be reached by only some clients.
+    let all: BTreeSet<Host> = cluster.machines.iter().map(|machine| machine.host).collect();
+    let clients_reach =
+        all.iter().all(|host| links.connects(&clients.iter().copied().chain([*host]).collect()));
+    undisturbed
+        && links.undisturbed()
+        && !lately(links.changed_at())
+        && clients_reach
+        && links.connects(&hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_smallest_majority_is_watched() {
+        let of =
+            |members| majorities(members).into_iter().map(|one| one.members).collect::<Vec<_>>();
+        assert_eq!(of(3), [vec![0, 1], vec![0, 2], vec![1, 2]]);
+        assert_eq!(of(5).len(), 10);
+        assert!(of(5).iter().all(|members| members.len() == 3));
+    }
 }

@@ -13,6 +13,7 @@
 //!    ├── atlas     whose disks may decay, and when
 //!    ├── decay     decay of disks, and reads and scrubs that find it
 //!    ├── fill      a full data area
+//!    ├── half_connected  networks that connect only some of the members
 //!    ├── combined  faults that only matter together, in one order, at one moment
 //!    ├── cut_before_flag  another: a power cut while a member sets its unsynced-ack flag
 //!    ├── retry_across_restart  another: a write and its retry on either side of a checkpoint and a restart
@@ -21,7 +22,7 @@
 //!    ├── live      the values that a node's keys refer to, read straight from its disk
 //!    ├── carried   the values that only the journal on a disk holds
 //!    ├── crash_image  what a power cut at this moment would leave
-//!    ├── left_alone  an undisturbed majority serves
+//!    ├── left_alone  a majority that is undisturbed and connected serves
 //!    ├── observe   checks every node all the time
 //!    ├── probe     reads at members that must not answer
 //!    ├── operator  what an operator asks of whoever leads: members, mode, leader
@@ -45,6 +46,7 @@ mod disks;
 mod faults;
 mod fill;
 mod finale;
+mod half_connected;
 mod kinds;
 mod left_alone;
 mod live;

@@ -1,41 +1,54 @@
 //! Links between hosts: cut in one direction or both, lossy or slow.
 
+use super::cluster::virtual_time;
 use super::plan::Plan;
 use madsim::net::NetSim;
 use madsim::task::NodeId;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The kinds of disturbance.
-const CUT: usize = 0;
-const ROUGH: usize = 1;
-const LATE: usize = 2;
+/// The kinds of disturbance of all links.
+const ROUGH: usize = 0;
+const LATE: usize = 1;
 
 /// The network between all hosts of the run.
 pub(super) struct Links {
     net: Arc<NetSim>,
     hosts: Vec<NodeId>,
     latency: Range<Duration>,
-    /// For each kind whether it is on: links are cut, messages are lost or slow, some requests are
-    /// late.
-    disturbed: [AtomicBool; 3],
+    /// For each kind whether it is on: messages are lost or slow, some requests are late.
+    disturbed: [AtomicBool; 2],
+    cuts: Mutex<Cuts>,
+}
+
+/// The links that are cut, each in one direction, and when that changed last.
+#[derive(Default)]
+struct Cuts {
+    links: BTreeSet<(NodeId, NodeId)>,
+    changed_at: Duration,
 }
 
 impl Links {
     /// The simulation's network with the plan's usual latency.
     pub(super) fn new(plan: &Plan, hosts: Vec<NodeId>) -> Links {
-        let disturbed = Default::default();
-        let links =
-            Links { net: NetSim::current(), hosts, latency: plan.latency.clone(), disturbed };
+        let links = Links {
+            net: NetSim::current(),
+            hosts,
+            latency: plan.latency.clone(),
+            disturbed: Default::default(),
+            cuts: Mutex::default(),
+        };
         links.restore_quality();
         links
     }
 
     /// Ends all partitions.
     pub(super) fn heal(&self) {
-        self.set(CUT, false);
+        *self.cuts.lock() = Cuts { links: BTreeSet::new(), changed_at: virtual_time() };
         for from in &self.hosts {
             for to in &self.hosts {
                 self.net.unclog_link(*from, *to);
@@ -45,7 +58,10 @@ impl Links {
 
     /// Drops messages from `from` to `to`.
     pub(super) fn cut(&self, from: NodeId, to: NodeId) {
-        self.set(CUT, true);
+        let mut cuts = self.cuts.lock();
+        if cuts.links.insert((from, to)) {
+            cuts.changed_at = virtual_time();
+        }
         self.net.clog_link(from, to);
     }
 
@@ -90,9 +106,25 @@ impl Links {
         }
     }
 
-    /// Whether every message arrives, as fast as usual.
+    /// Whether every message arrives that is sent on a link that is not cut, as fast as usual.
     pub(super) fn undisturbed(&self) -> bool {
         self.disturbed.iter().all(|disturbed| !disturbed.load(Ordering::Relaxed))
+    }
+
+    /// When a link was cut or restored last.
+    pub(super) fn changed_at(&self) -> Duration {
+        self.cuts.lock().changed_at
+    }
+
+    /// Whether no link is cut.
+    pub(super) fn all_pass(&self) -> bool {
+        self.cuts.lock().links.is_empty()
+    }
+
+    /// Whether messages pass between each two of these hosts, in both directions.
+    pub(super) fn connects(&self, hosts: &BTreeSet<NodeId>) -> bool {
+        let cuts = &self.cuts.lock().links;
+        !cuts.iter().any(|(from, to)| hosts.contains(from) && hosts.contains(to))
     }
 
     /// Messages sent so far.

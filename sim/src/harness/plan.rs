@@ -62,6 +62,9 @@ pub struct Plan {
     pub forms_in_peace: bool,
     /// Whether a minority is down for most of the faults.
     pub leaves: bool,
+    /// Whether the network connects only some of the members for most of the faults. No other fault
+    /// of links occurs then.
+    pub half_connected: bool,
     /// Whether a minority stays down at first when the faults are over.
     pub heals_bare: bool,
     /// Whether one disk is slow at first when the faults are over.
@@ -116,6 +119,10 @@ impl Plan {
         if variant(seed, "leaders", 4) {
             faults.extend([FaultKind::MoveLeader, FaultKind::Drain]);
         }
+        let half_connected = variant(seed, "half-connected", 4);
+        if half_connected {
+            faults.retain(|kind| !FaultKind::LINKS.contains(kind));
+        }
         if combines {
             faults.extend(FaultKind::COMBINED.repeat(2));
         }
@@ -124,7 +131,8 @@ impl Plan {
             1 => Duration::from_micros(100)..millis(1),
             _ => Duration::from_micros(200)..millis(5),
         };
-        let nodes = if rng.random_range(0..6) == 0 { 5 } else { 3 };
+        let many = rng.random_range(0..6) == 0 || half_connected && variant(seed, "many", 2);
+        let nodes = if many { 5 } else { 3 };
         let mut geometry = geometry(&mut rng);
         let decays = decays(seed, &mut geometry);
         let large = variant(seed, "large", 20);
@@ -165,6 +173,7 @@ impl Plan {
             },
             outage_ms: [100..2_500, 100..9_000],
             leaves: variant(seed, "leaves", 4),
+            half_connected,
             heals_bare: variant(seed, "bare", 3),
             heals_slow: variant(seed, "slow disk", 4),
             snapshot_piece_bytes: variant(seed, "pieces", 2).then_some(4_096),
@@ -194,6 +203,7 @@ impl Plan {
             outage_ms: [20..400, 20..3_000],
             fault_time: Duration::from_secs(40),
             forms_in_peace: true,
+            half_connected: false,
             ..plan
         }
     }

@@ -15,6 +15,7 @@ use super::decay::DiskDecay;
 use super::faults::Nemesis;
 use super::fill::fill;
 use super::finale;
+use super::half_connected;
 use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
 use super::left_alone;
 use super::logging::Capture;
@@ -182,7 +183,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let signals = Arc::new(Signals::default());
     let stop = signals.quiet.clone();
     let clients = spawn_clients(&cluster, &hosts, 0, &recorder, &stop)?;
-    let client_hosts = hosts.iter().map(NodeHandle::id).collect();
+    let client_hosts: Vec<_> = hosts.iter().map(NodeHandle::id).collect();
     let (mut churning, mut filling, mut bulk) = (None, None, None);
     match act {
         Some(Act { seed, script }) => {
@@ -201,11 +202,14 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             if plan.leaves {
                 madsim::task::spawn(minority_down::leave(cluster.clone()));
             }
+            if plan.half_connected {
+                madsim::task::spawn(half_connected::last(cluster.clone(), links.clone(), until));
+            }
             cairn_raft::repeat_messages(plan.repeats_per_mille);
             cairn_raft::reset_calls(plan.resets_per_mille);
             madsim::task::spawn(left_alone::watch(
                 cluster.clone(),
-                links.clone(),
+                (links.clone(), client_hosts.clone()),
                 recorder.clone(),
                 stop.clone(),
             ));

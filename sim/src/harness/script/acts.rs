@@ -7,6 +7,7 @@ use crate::harness::cluster::virtual_time;
 use crate::harness::decay::{UNREADABLE, read_all};
 use crate::harness::faults::EXIT_GRACE;
 use crate::harness::finale;
+use crate::harness::half_connected::Shape;
 use crate::harness::machine::Death;
 use bytes::Bytes;
 use cairn_clients::history::GROUP_KEYS;
@@ -126,6 +127,14 @@ impl Stage {
         let rest: Vec<usize> =
             self.all().into_iter().filter(|member| !side.contains(member)).collect();
         self.partition(side, &rest);
+    }
+
+    /// Cuts the links that a shape lacks, of which the first member leads.
+    pub(super) fn shape(&self, shape: Shape, members: &[usize]) {
+        self.cluster.trace.event(format!("the network is {shape:?}, {members:?}"));
+        for (from, to) in shape.cuts(&self.hosts(members)) {
+            self.links.cut(from, to);
+        }
     }
 
     /// Drops messages from one member to another; those in the other direction arrive.

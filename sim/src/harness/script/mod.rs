@@ -13,6 +13,7 @@
 //!   automatic   the same, decided by configuration
 //!   identity    members that lose their identity, or its superblock
 //!   election    votes and leaders at the wrong moment
+//!   half_connected  networks that connect only some of the members
 //!   recovery    recoveries that are interrupted
 //!   storage     snapshots, space, the unsynced-ack flag
 //!   repeats     requests that arrive a second time, late
@@ -38,6 +39,7 @@ mod decisions;
 mod devices;
 mod disks;
 mod election;
+mod half_connected;
 mod identity;
 mod loss;
 mod membership;
@@ -100,6 +102,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         power::SCENARIOS,
         decisions::SCENARIOS,
         election::SCENARIOS,
+        half_connected::SCENARIOS,
         recovery::SCENARIOS,
         storage::SCENARIOS,
         repeats::SCENARIOS,
@@ -180,6 +183,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
         repeats_per_mille: 0,
         resets_per_mille: 0,
         leaves: false,
+        half_connected: false,
         heals_bare: false,
         bulk_keys: 0,
         heals_slow: false,

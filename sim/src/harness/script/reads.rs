@@ -61,6 +61,9 @@ const ON_THE_WAY: Duration = Duration::from_millis(900);
 /// For how long messages are slow: until the answers to an append are sent, but no further append
 /// is.
 const SLOW: Duration = Duration::from_millis(15);
+/// The rate of the old leader's clock meanwhile, in millionths, and the true one.
+const SLOW_CLOCK: u32 = 500_000;
+const TRUE_CLOCK: u32 = 1_000_000;
 const ROUNDS: u8 = 3;
 /// The first number of these clients; no other client has their numbers.
 const FIRST_CLIENT: u32 = 300;
@@ -89,6 +92,9 @@ async fn held_back(mut stage: Stage) -> Played {
         // The last append ends at the same index as the next one, which has no entry.
         stage.drop_requests_of_clients(leader);
         tokio::time::sleep(LATENCY.end).await;
+        // Else it would stop leading before the answers arrive, and readers would not wait.
+        let old = stage.machine(leader)?.host;
+        cairn_raft::set_clock_rate(old, SLOW_CLOCK);
         let begun = tokio::time::Instant::now();
         stage.slow(ON_THE_WAY);
         tokio::time::sleep(SLOW).await;
@@ -103,6 +109,7 @@ async fn held_back(mut stage: Stage) -> Played {
             readers.read().await?;
             stage.reached(ARRIVED);
         }
+        cairn_raft::set_clock_rate(old, TRUE_CLOCK);
         stage.heal();
         stage.active(&stage.all()).await?;
         stage.acknowledged(5).await?;

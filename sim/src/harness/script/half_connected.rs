@@ -1,0 +1,156 @@
+//! Networks that connect only some of the members, and a leader that no majority answers.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, UNSYNCED_LOST, five, three_or_five};
+use crate::harness::cluster::virtual_time;
+use crate::harness::half_connected::Shape;
+use cairn_clients::Violation;
+use std::time::Duration;
+
+/// Within this time a half-connected cluster serves, if it can: check-quorum takes two election
+/// timeouts, the lease one, and three elections one each; and clients find the leader.
+const OUTAGE_MAX: Duration = Duration::from_secs(8);
+/// For how long the network then stays so, and nothing may change.
+const STEADY: Duration = Duration::from_secs(6);
+/// More writes than are in flight at the same time.
+const WRITES: usize = 30;
+
+const SERVES: &str = "writes go on";
+const DEPOSED: &str = "the leader without a majority does not lead";
+const KEPT: &str = "the leader stays";
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "leader-keeps-one-neighbour",
+        parts: &[SERVES, DEPOSED],
+        seeds: 2,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(serves(stage, Shape::OneNeighbour)),
+    },
+    Scenario {
+        name: "leader-keeps-the-neighbour-of-all",
+        parts: &[SERVES, DEPOSED],
+        seeds: 4,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(serves(stage, Shape::Hub)),
+    },
+    Scenario {
+        name: "two-halves-and-a-bridge",
+        parts: &[SERVES, KEPT],
+        seeds: 2,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(serves(stage, Shape::Bridge)),
+    },
+    Scenario {
+        name: "leader-at-the-end-of-a-chain",
+        parts: &[SERVES, DEPOSED, KEPT],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(serves(stage, Shape::Chain)),
+    },
+    Scenario {
+        name: "members-in-a-ring",
+        parts: &[SERVES, KEPT],
+        seeds: 2,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(serves(stage, Shape::Ring)),
+    },
+    Scenario {
+        name: "leader-hears-nobody",
+        parts: &[SERVES, DEPOSED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(serves(stage, Shape::LeaderHearsNobody)),
+    },
+    Scenario {
+        name: "nobody-hears-the-leader",
+        parts: &[SERVES, DEPOSED],
+        seeds: 2,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(serves(stage, Shape::NobodyHearsLeader)),
+    },
+    Scenario {
+        name: "majority-cut-and-away-for-long",
+        parts: &[UNSYNCED_LOST, "a suspended leader", "it leads on", "all active again"],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(heals_the_others(stage)),
+    },
+];
+
+/// The network takes a shape in which some member reaches a majority, which reaches it, and stays
+/// so. Writes go on soon, under one leader that nobody disturbs. A leader that lost its majority does
+/// not say that it leads.
+async fn serves(mut stage: Stage, shape: Shape) -> Played {
+    stage.acknowledged(20).await?;
+    let leader = stage.leader().await?;
+    let (term, rest) = (stage.term(leader), stage.others(&[leader]));
+    let order: Vec<usize> = [leader].into_iter().chain(rest.iter().copied()).collect();
+    stage.shape(shape, &order);
+    let loses = shape.leaves_the_leader_a_minority(order.len());
+    let begun = virtual_time();
+    if loses && stage.leader_among(&rest, term).await.is_err() {
+        stage.fails(
+            "a half-connected cluster serves",
+            format!("no leader but member {leader}: {shape:?}"),
+        );
+    }
+    let served = stage.acknowledged(WRITES).await;
+    let outage = virtual_time() - begun;
+    if served.is_err() || outage > OUTAGE_MAX {
+        let detail = format!("{WRITES} writes took {outage:?}: {shape:?} {order:?}");
+        stage.fails("a half-connected cluster serves", detail);
+    }
+    stage.cluster.trace.event(format!("served after {outage:?}"));
+    stage.reached(SERVES);
+    let leads = stage.leads(&order);
+    if loses && stage.leads(&[leader]).is_some_and(|(led, _)| led == term) {
+        stage.fails("a leader without a majority does not lead", format!("member {leader}"));
+    }
+    stage.reached_if(loses, DEPOSED);
+    tokio::time::sleep(STEADY).await;
+    if stage.leads(&order) != leads {
+        let detail = format!("{leads:?} led, and then {:?}: {shape:?}", stage.leads(&order));
+        stage.fails("half-connected members disturb nobody", detail);
+    }
+    stage.reached_if(leads == Some((term, leader)), KEPT);
+    stage.acknowledged(5).await?;
+    stage.heal();
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await
+}
+
+/// All members but the leader lose power at once, and are away for so long that the leader stops
+/// leading. They may have lost what they acknowledged, so they elect nobody: only that leader can
+/// heal them. It leads on when they are back, and no operator is needed.
+async fn heals_the_others(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.acknowledged(5).await?;
+    let leader = stage.leader().await?;
+    let (term, others) = (stage.term(leader), stage.others(&[leader]));
+    let lost_acks: u64 = others.iter().map(|other| stage.cut(*other)).sum();
+    stage.reached_if(lost_acks > 0, UNSYNCED_LOST);
+    stage.until("a suspended leader", || stage.leads(&[leader]).is_none()).await?;
+    stage.reached("a suspended leader");
+    stage.pass(0, 6_000).await;
+    stage.start(&others).await;
+    stage.until("a leader that leads on", || stage.leads(&[leader]).is_some()).await?;
+    stage.reached_if(stage.term(leader) == term, "it leads on");
+    stage.active(&stage.all()).await?;
+    stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+impl Stage {
+    fn fails(&self, property: &'static str, detail: String) {
+        self.cluster.violation(Violation::new(property, detail));
+    }
+}
