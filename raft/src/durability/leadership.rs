@@ -11,6 +11,7 @@ use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
 use openraft::{RaftMetrics, RaftState, ServerState};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A transferee may lack this many entries: it catches up within a moment.
@@ -20,6 +21,10 @@ const TRANSFEREE_BEHIND: u64 = 1000;
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// So many of the longest election timeouts are between two steps towards a refused term: time for an
+/// election.
+const STEP_TIMEOUTS: u32 = 2;
 
 /// How long a hand-over may take that an operator asks for.
 pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
@@ -117,6 +122,27 @@ async fn give_up(raft: &Raft, term: u64) {
     request.leadership_transfer = true;
     // An error says that replication has ended.
     raft.vote(request).await.ok();
+}
+
+/// Comes nearer to terms that this member refuses, while it has no leader: see
+/// [`terms`](crate::transport::terms). openraft grants no vote to anybody, this one included, under a
+/// leader's lease. Runs until the member stops.
+pub(crate) async fn approach_refused_terms(member: Arc<LocalMember>) {
+    let step = Duration::from_millis(member.config.election_max_ms).saturating_mul(STEP_TIMEOUTS);
+    while !member.stops() {
+        runtime::sleep(step).await;
+        let Some(vote) = member.identity.approach() else { continue };
+        let last = |state: &RaftState<TypeConfig>| state.log_ids.last().cloned();
+        let Ok(last) = member.raft.with_raft_state(last).await else { return };
+        let answer = member.raft.vote(VoteRequest::new(vote, last)).await;
+        if answer.is_ok_and(|answer| answer.vote_granted) {
+            let (node, term) = (member.identity.id(), vote.leader_id.term);
+            tracing::warn!(
+                %node, term,
+                "members' terms lie further apart than elections can have led, and this member has no leader: it comes nearer"
+            );
+        }
+    }
 }
 
 /// Another member that leads, soon.

@@ -16,7 +16,9 @@ use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
 use crate::core::{codec, runtime, version};
-use crate::durability::{AckModes, CheckQuorum, EpochRecords, Gate, LocalMember, Policy};
+use crate::durability::{
+    AckModes, CheckQuorum, EpochRecords, Gate, LocalMember, Policy, leadership,
+};
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
@@ -168,6 +170,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     runtime::spawn(Maintenance::new(member.clone()).run());
     runtime::spawn(ack_modes.clone().run(member.clone()));
     runtime::spawn(member.check_quorum.clone().run(member.clone()));
+    runtime::spawn(leadership::approach_refused_terms(member.clone()));
     let reconciler = Arc::new(Reconciler::new(member.clone(), ack_modes.clone()));
     runtime::spawn(reconciler.clone().run());
     runtime::spawn(Outreach::new(member.clone()).run());

@@ -24,6 +24,7 @@ use crate::core::ids::{GROUP, NodeId};
 use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
 use crate::core::runtime;
+use crate::core::types::Vote;
 use crate::core::version::{Feature, RELEASE, VERSION};
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
@@ -178,6 +179,11 @@ impl PeerIdentity {
     /// For checking the votes that `sender` sends.
     pub(crate) fn votes_of(&self, sender: NodeId) -> Sender<'_> {
         self.terms.votes_from(sender)
+    }
+
+    /// The vote with which this member comes nearer to a term that it refused, if it did lately.
+    pub(crate) fn approach(&self) -> Option<Vote> {
+        self.terms.approach()
     }
 
     /// The envelope of a message to `receiver`.

@@ -9,10 +9,18 @@
 //! that never voted and holds no entry has no term to compare with, and takes its first one from
 //! the leader that sends to it. A forged leader may mislead such a member; the others then refuse
 //! its messages, and it holds nothing that would be missed.
+//!
+//! The story: three votes, each within the jump of the last, put the members' terms so far apart that
+//! each refused the others for ever. So a member without a leader *approaches* a term that it
+//! refuses: it takes the highest term that it accepts, as a vote for nobody. Members that need one
+//! another meet after as many steps as there were jumps. One far term ends nothing nevertheless:
+//! nobody approaches it under a leader, nor a leader that a quorum answers, and a step takes two
+//! election timeouts.
 
 use crate::core::convert::BOUND;
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
+use crate::core::types::Vote;
 use crate::storage::log_store::stored_vote;
 use cairn_engine::Engine;
 use openraft::vote::RaftLeaderId;
@@ -36,6 +44,8 @@ pub(crate) struct Terms {
     engine: Option<Engine>,
     /// The sender and term that were refused last, so that each is logged once.
     refused: Arc<Mutex<Option<(NodeId, u64)>>>,
+    /// The term that was refused last, until it is approached.
+    approached: Arc<Mutex<Option<u64>>>,
 }
 
 /// The sender of a vote, as this member checks it.
@@ -48,12 +58,21 @@ pub(crate) struct Sender<'a> {
 
 impl Terms {
     pub(crate) fn of(engine: &Engine) -> Terms {
-        Terms { engine: Some(engine.clone()), refused: Arc::default() }
+        Terms { engine: Some(engine.clone()), ..Terms::default() }
     }
 
     /// For checking the votes that `sender` sends.
     pub(crate) fn votes_from(&self, sender: NodeId) -> Sender<'_> {
         Sender { terms: self, sender, leads: false }
+    }
+
+    /// If a message was refused since the last call: the vote with which this member comes nearer to
+    /// the message's term.
+    pub(crate) fn approach(&self) -> Option<Vote> {
+        let refused = self.approached.lock().take()?;
+        let own = self.own()?;
+        let far = refused < BOUND && !is_accepted(refused, Some(own), false);
+        far.then(|| Vote::new(own + MAX_TERM_JUMP, NodeId::from_u64(0)))
     }
 
     fn own(&self) -> Option<u64> {
@@ -81,12 +100,13 @@ impl Sender<'_> {
         if is_accepted(term, own, self.leads) {
             return Ok(());
         }
+        *self.terms.approached.lock() = Some(term);
         let refused = Some((self.sender, term));
         if std::mem::replace(&mut *self.terms.refused.lock(), refused) != refused {
             tracing::warn!(
                 sender = %self.sender, term, own,
-                "refused a message: its term is further above this member's own than elections can have led; if it was not \
-                 forged, replace its sender"
+                "refused a message: its term is further above this member's own than elections can have led. If the others \
+                 have a leader, replace the sender; if they have none, wait: members approach one another's terms"
             );
         }
         Err(Malformed("a term further above this member's own than elections can have led"))
@@ -101,9 +121,10 @@ pub(crate) fn warn_if_misled(engine: &Engine, node: NodeId) {
     if !is_accepted(voted, Some(logged), false) {
         tracing::error!(
             %node, voted, logged,
-            "this member has voted in a term that no election can have led to: it took a forged or a faulty message. Replace it: \
-             stop it, give it an empty data directory (`cairn format`) and start it; it rejoins without an operator. Until \
-             then the others refuse its messages, and it counts as down"
+            "this member has voted in a term that no election can have led to: it took a forged or a faulty message. While the \
+             others have a leader they refuse its messages, and it counts as down. Then replace it: stop it, give it an empty \
+             data directory (`cairn format`) and start it; it rejoins without an operator. While nobody leads, leave it as it \
+             is: the others approach its term"
         );
     }
 }

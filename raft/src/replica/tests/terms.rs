@@ -1,5 +1,6 @@
 //! Terms that elections cannot have reached, in what other members send and in what is stored.
 
+use super::members::{Members, leads};
 use super::*;
 use crate::transport::terms;
 
@@ -90,6 +91,30 @@ async fn an_answer_with_a_term_that_elections_cannot_have_reached_is_refused() {
     };
     assert!(vote(1 + (1 << 32)).is_ok());
     assert!(vote(2 + (1 << 32)).is_err(), "even if it claims to lead");
+}
+
+/// The story: three votes of one member, each 2^32 above the last, divided a cluster for good. Each
+/// member refused the terms of the others, no leader could be elected, and the advice, to replace a
+/// member, needs a leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_whose_terms_lie_far_apart_approach_one_another_and_elect_a_leader() {
+    let members = Members::with_elections(|_| 300).await;
+    let jump = 1_u64 << 32;
+    let far = [1, jump + 2, 3 * jump + 2].into_iter().zip(&members.replicas);
+    for (term, replica) in far.skip(1) {
+        // As the last one of several votes, each of which is valid: this is past the check.
+        let raft = &replica.inner.member.raft;
+        let last = raft.with_raft_state(|state| state.log_ids.last().cloned()).await.unwrap();
+        let vote = crate::core::types::Vote::new(term, NodeId::from_u64(0));
+        let mut request = openraft::raft::VoteRequest::new(vote, last);
+        request.leadership_transfer = true;
+        raft.vote(request).await.unwrap();
+    }
+    let elected = |one: &Replica| leads(one).then(|| one.status().term);
+    let term = members
+        .until("a leader beyond all of them", |one| elected(one).filter(|term| *term > 3 * jump))
+        .await;
+    assert!(term < 4 * jump, "{term}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
