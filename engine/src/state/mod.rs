@@ -19,7 +19,7 @@ mod view;
 pub use capacity::Need;
 pub(crate) use capacity::fits_state;
 pub(crate) use checkpoints::Checkpoints;
-pub(crate) use deferred::Deferred;
+pub(crate) use deferred::{Deferred, Placing};
 pub use handle::Engine;
 pub(crate) use moves::Movable;
 pub(crate) use progress::{PendingAck, WriteProgress};
