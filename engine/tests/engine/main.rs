@@ -29,3 +29,4 @@ mod salvage;
 mod snapshots;
 mod space;
 mod support;
+mod unbegun;

@@ -1,5 +1,6 @@
 //! What `cairn format` and `cairn grow` show while they write zeros: how long it will take, and a bar
-//! on a terminal. A signal ends the work.
+//! on a terminal. A signal ends the work, also where the process is the first of a container, for which
+//! the system does nothing of itself.
 
 use super::output::Output;
 use cairn_engine::io::MEASURED_BYTES;
@@ -10,6 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// How fast the first zeros were written, and what that says about the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,9 +69,18 @@ pub(crate) async fn show<T>(
     bar.set_message(message);
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
-    // The zeros are written without a pause, so the signal is awaited beside them.
-    let waiting = tokio::spawn(async move {
-        if cairn_node::termination().await.is_ok() {
+    let (_ends_with_this, ended) = oneshot::channel::<()>();
+    // The zeros are written without a pause, so the signal is awaited on a thread of its own: a server
+    // has one for everything else.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let asked = async {
+            tokio::select! {
+                asked = cairn_node::termination() => asked.is_ok(),
+                _ = ended => false,
+            }
+        };
+        if runtime.is_ok_and(|runtime| runtime.block_on(asked)) {
             stop.store(true, Ordering::Relaxed);
         }
     });
@@ -88,7 +99,6 @@ pub(crate) async fn show<T>(
         ControlFlow::Continue(())
     };
     let done = work(&mut progress).await;
-    waiting.abort();
     bar.finish_and_clear();
     done
 }
@@ -96,6 +106,32 @@ pub(crate) async fn show<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// The story: the first process of a container formats its volume, on the one thread that a server
+    /// has, and is asked to stop. Nothing listened, and the container was killed ten seconds later.
+    #[test]
+    fn a_signal_ends_the_work_though_it_keeps_the_only_thread() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let stopped = runtime.expect("a runtime").block_on(async {
+            // Whoever listens first, the signal does not end the tests.
+            let mut listening = std::pin::pin!(cairn_node::termination());
+            assert!(futures::poll!(&mut listening).is_pending());
+            show(String::new(), &|_| {}, async |progress| {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_secs(60) {
+                    kill_process(getpid(), Signal::TERM).expect("our own process");
+                    std::thread::yield_now();
+                    if progress(0, 1).is_break() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            })
+            .await
+        });
+        assert!(stopped.expect("no error"), "nobody heard the signal");
+    }
 
     #[test]
     fn the_first_bytes_say_how_long_the_rest_takes() {

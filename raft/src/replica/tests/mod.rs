@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tonic::{Code, Request};
 
 mod changes;
+mod damaged;
 mod generation;
 mod hand_over;
 mod members;
