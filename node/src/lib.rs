@@ -31,7 +31,9 @@ pub mod promise;
 mod readiness;
 mod service;
 
-pub use compose::{Environment, Node, Progress, format, grow, inspect, open_stopped, termination};
+pub use compose::{
+    Environment, Node, Progress, format, grow, inspect, survey_stopped, termination,
+};
 pub use config::NodeConfig;
 pub use durability::Durability;
 pub use error::Error;

@@ -21,7 +21,16 @@ impl Engine {
     /// `Failed`: the clean shutdown is then not recorded, unless only the checkpoint failed.
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
+        // One that is under way ends first; none begins from here on.
+        let unbegun = shared.begin.lock().await.take().is_some();
         shared.state.lock().closing = true;
+        if unbegun {
+            // Nothing was written, and the directory stays as it is.
+            shared.progress.lock().writer_ended = true;
+            shared.signals.syncer.notify_one();
+            shared.signals.changed.notify_waiters();
+            return shared.failed().map_or(Ok(()), Err);
+        }
         shared.signals.writer.notify_one();
         shared
             .wait_until(|shared| {

@@ -63,7 +63,7 @@ impl Engine {
             .shared
             .wait_until(|shared| {
                 let mut state = shared.state.lock();
-                if let Err(error) = state.check_open() {
+                if let Err(error) = state.check_begun() {
                     return Some(Err(error));
                 }
                 (!state.queue.is_full() && !state.checkpoints.hold).then(|| push(&mut state))
@@ -244,6 +244,14 @@ impl Engine {
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn barrier(&self) -> Result<()> {
+        {
+            let state = self.shared.state.lock();
+            state.check_open()?;
+            if !state.begun {
+                // There was no append.
+                return Ok(());
+            }
+        }
         self.step(|_| Ok(Op::Barrier)).await
     }
 

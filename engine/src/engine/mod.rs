@@ -64,7 +64,7 @@ impl Engine {
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn set_active(&self) -> Result<()> {
-        self.shared.state.lock().check_open()?;
+        self.shared.state.lock().check_begun()?;
         // Applied entries may still be on their way to the device.
         self.barrier().await?;
         self.shared.sync_now().await?;
@@ -108,6 +108,11 @@ impl Engine {
         // only once.
         let engine = self.clone();
         let syncing = tokio::spawn(async move {
+            // Before the begin the superblock still says what the last process promised. The begin
+            // syncs everything, and records the mode of now.
+            if engine.shared.begin.lock().await.is_some() {
+                return Ok(());
+            }
             // Each write acknowledged without a sync is completed by now, or the barrier waits for
             // it.
             engine.barrier().await?;

@@ -203,6 +203,10 @@ impl Directory for BoundedDirectory {
     fn backend(&self) -> &'static str {
         self.directory.backend()
     }
+
+    fn set_aside(&self, number: u64) -> IoFuture<io::Result<String>> {
+        self.directory.set_aside(number)
+    }
 }
 
 struct BoundedDevice {

@@ -22,8 +22,8 @@ pub(crate) use deadline::{BoundedDirectory, Hung, IoDeadlines};
 pub(crate) use file::OpenFile;
 pub(crate) use read_ahead::{Piece, ReadAhead, pieces};
 pub use real::{
-    Backend, DirectAlignment, Extents, FileDirectory, FileProbe, FreeSpace, NvmeIdentify, boot_id,
-    boot_id_from, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,
+    Backend, Created, DirectAlignment, Extents, FileDirectory, FileProbe, FreeSpace, NvmeIdentify,
+    boot_id, boot_id_from, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,
 };
 
 pub use crate::types::FileKind;
@@ -88,6 +88,18 @@ pub trait Directory: Send + Sync + 'static {
 
     /// The kind of backend, for status: `io_uring`, `threads` or `simulated`.
     fn backend(&self) -> &'static str;
+
+    /// Copies superblock, journal and checkpoints to a place beside them that is named by this
+    /// number, as far as they can be read. The copy is synced, and stays until somebody removes it.
+    /// Returns where it is.
+    ///
+    /// # Errors
+    /// `Unsupported`; `StorageFull` if there is no room, or if there are enough copies; those of the
+    /// system. Nothing is left of the copy then.
+    fn set_aside(&self, number: u64) -> IoFuture<io::Result<String>> {
+        let _ = number;
+        Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
+    }
 }
 
 /// Yields once to other tasks.

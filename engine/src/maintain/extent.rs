@@ -209,7 +209,7 @@ impl Engine {
 
     /// Writes the right bytes into a damaged extent, synced, and reads them again. Returns `false`
     /// without a write if nothing refers to the extent any more, if it may belong to another value
-    /// now, if its write is in flight, or if it is intact.
+    /// now, if its write is in flight, if it is intact, or while the directory may not be written.
     ///
     /// # After a crash
     /// During this call: the extent is damaged or repaired; nothing else has changed.
@@ -239,7 +239,13 @@ impl Engine {
         if !self.can_be_read(group, extent) {
             return Ok(false);
         }
-        shared.state.lock().check_open()?;
+        {
+            let state = shared.state.lock();
+            state.check_open()?;
+            if !state.begun {
+                return Ok(false);
+            }
+        }
         let read = || read_value(&shared.files.data, &extent.at, extent.log_id);
         if read().await.is_ok() {
             return Ok(false);

@@ -70,7 +70,7 @@ impl Engine {
     /// `Failed`, `Closed`.
     pub async fn begin_install(&self, group: GroupId) -> Result<Installer> {
         let shared = self.shared.clone();
-        shared.state.lock().check_open()?;
+        shared.state.lock().check_begun()?;
         let claimed =
             Some(Claimed { shared: shared.clone(), keys: Keys::default(), written_bytes: 0 });
         Ok(Installer { shared, group, claimed })

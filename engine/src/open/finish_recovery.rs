@@ -5,7 +5,7 @@
 use super::place_carried::place_carried;
 use super::recovery::Recovered;
 use super::rewrite::{rewrite_header, write_values};
-use crate::checkpoint::{self, Capture, CapturedGroup, Header};
+use crate::checkpoint::{self, Capture, Header};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK};
 use crate::journal::Ring;
@@ -16,12 +16,13 @@ use crate::superblock::Superblock;
 const CLEAR_BLOCKS: u64 = 256;
 
 /// Clears what a cut tail left behind and syncs what was recovered, so that it can be relied on.
-/// Frees ring space if the crash came when the ring was nearly full.
+/// Frees ring space if the crash came when the ring was nearly full. `capture` is the recovered state.
 pub(super) async fn finish_recovery(
     files: &Files,
     ring: Ring,
     known: &Superblock,
     recovered: &mut Recovered,
+    capture: &Capture,
 ) -> Result<()> {
     let after_failed_sync = known.failed_sync.is_some();
     rewrite_header(files, recovered).await?;
@@ -49,7 +50,7 @@ pub(super) async fn finish_recovery(
         // data beyond the damage, whose space is used again, or to journal blocks that may be in a
         // cache only.
         for _ in 0..2 {
-            write_checkpoint(files, recovered, incarnation).await?;
+            write_checkpoint(files, recovered, capture, incarnation).await?;
         }
         return Ok(());
     }
@@ -60,7 +61,7 @@ pub(super) async fn finish_recovery(
             return Ok(());
         }
     }
-    write_checkpoint(files, recovered, incarnation).await
+    write_checkpoint(files, recovered, capture, incarnation).await
 }
 
 /// Writes what was recovered into the area that it did not come from. Everything that it refers to
@@ -68,15 +69,14 @@ pub(super) async fn finish_recovery(
 async fn write_checkpoint(
     files: &Files,
     recovered: &mut Recovered,
+    capture: &Capture,
     incarnation: u64,
 ) -> Result<()> {
     let area = 1 - recovered.area;
     let (number, sequence) = (recovered.checkpoint.number + 1, recovered.end);
     let header =
         Header { incarnation, number, sequence, chain: recovered.chain, ..Header::default() };
-    let groups = recovered.groups.iter().map(CapturedGroup::of).collect();
-    let capture = Capture { replaces: false, groups };
-    checkpoint::write(files.area(area), &capture, header, async { Ok(()) }).await?;
+    checkpoint::write(files.area(area), capture, header, async { Ok(()) }).await?;
     recovered.area = area;
     recovered.checkpoint.number = number;
     recovered.checkpoint.sequence = sequence;

@@ -11,8 +11,9 @@ use crate::types::{Geometry, Identity};
 const MAX_CLUSTER_BYTES: usize = 64;
 
 impl Engine {
-    /// Formats a directory: five zeroed files of this geometry. Writes an empty checkpoint and then
-    /// the superblock, which makes the directory valid. Ends synced.
+    /// Formats a directory: five zeroed files of this geometry. Writes an empty checkpoint into each
+    /// area, so that no single block is needed, and then the superblock, which makes the directory
+    /// valid. Ends synced.
     ///
     /// # Errors
     /// `Invalid` for a bad identity or geometry, `TooShort`, `InUse`, `NotFormatted` for a missing
@@ -28,8 +29,10 @@ impl Engine {
         let files = open_files(directory, &geometry)?;
         let capture = Capture { replaces: false, groups: Vec::new() };
         let incarnation = identity.incarnation;
-        let header = Header { incarnation, number: 1, ..Header::default() };
-        checkpoint::write(files.area(0), &capture, header, async { Ok(()) }).await?;
+        for (area, number) in [(1, 1), (0, 2)] {
+            let header = Header { incarnation, number, ..Header::default() };
+            checkpoint::write(files.area(area), &capture, header, async { Ok(()) }).await?;
+        }
         SuperblockStore::create(superblock, Superblock::first(identity.clone(), geometry)).await
     }
 }

@@ -1,6 +1,7 @@
 //! Opening a directory: check whose it is, recover its state, and make that state safe before it is
 //! used.
 
+mod begin;
 mod classify;
 mod files;
 mod finish_recovery;
@@ -15,22 +16,22 @@ mod rewrite;
 pub use grow::Growth;
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 
-use crate::error::{Error, Result};
+use crate::checkpoint::{Capture, CapturedGroup};
+use crate::error::{Corruption, Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
-use crate::journal::{self, Payload, Ring};
+use crate::io::{BoundedDirectory, Directory, IoDeadlines};
+use crate::journal::Ring;
 use crate::space::{References, SpaceMap};
 use crate::state::{
     Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Scarcity, Shared, Signals, State,
-    UnsyncedAckFlag, WriteProgress, free_ended_views,
+    UnsyncedAckFlag, WriteProgress,
 };
-use crate::superblock::{Clean, Superblock, SuperblockStore};
+use crate::superblock::{Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
-use crate::write::{Compactor, Writer, syncer};
+use begin::{Unbegun, watch};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};
 use files::{open_files, open_superblock};
-use finish_recovery::finish_recovery;
 use format::check_expected;
 use lost_identity::open_error;
 use parking_lot::Mutex;
@@ -41,7 +42,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 impl Engine {
     /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written. A
-    /// directory that is refused is left as it was.
+    /// directory that is refused is left as it was. One that is damaged, of a node with peers, is
+    /// left as it was apart from the superblock until [`Engine::begin`]; [`Engine::damage`] says so.
     ///
     /// # Errors
     /// `NotFormatted`, `OtherFormat`, `Foreign`, `InUse`, `TooShort`, `Corrupt`, `Io`, `Failed`.
@@ -50,23 +52,30 @@ impl Engine {
         expected: Option<(String, u16)>,
         options: Options,
     ) -> Result<Engine> {
-        let deadlines = IoDeadlines::start(options.io_timeout);
-        let directory = BoundedDirectory { directory, deadlines };
-        let mut opening = Opening::identify(&directory, expected.as_ref(), options).await?;
-        let (mut recovered, member_state, space) = opening.recover().await?;
-        let acknowledged = opening.acknowledged(&recovered);
-        let begun = opening.begin(&mut recovered, member_state).await;
-        if let Err(error) = &begun {
-            opening.record_failed_sync(error, acknowledged).await;
+        let (shared, mut unbegun) = Opening::read(directory, expected, options).await?;
+        if shared.damage.lock().is_none() {
+            unbegun.begin(&shared).await?;
+            return Ok(Engine::new(shared));
         }
-        let (written, chain) = begun?;
-        let progress = WriteProgress::new(written, chain, opening.facts.options.mode);
-        let state = state(recovered, space, opening.facts.ring);
-        let shared = Arc::new(opening.into_shared(member_state, state, progress));
-        shared.spawn(Writer::new(shared.clone()).run());
-        shared.spawn(syncer::run(shared.clone()));
-        shared.spawn(Compactor::new(shared.clone()).run());
-        shared.spawn(free_ended_views(shared.clone()));
+        unbegun.announce(&shared).await?;
+        watch(&shared);
+        unbegun.watched = true;
+        unbegun.wait(&shared).await;
+        Ok(Engine::new(shared))
+    }
+
+    /// Reads and recovers like [`Engine::open`], and writes nothing at all, damaged or not, until
+    /// [`Engine::begin`]: for a look at the directory of a stopped node.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub async fn survey(
+        directory: Arc<dyn Directory>,
+        expected: Option<(String, u16)>,
+        options: Options,
+    ) -> Result<Engine> {
+        let (shared, unbegun) = Opening::read(directory, expected, options).await?;
+        unbegun.wait(&shared).await;
         Ok(Engine::new(shared))
     }
 }
@@ -83,6 +92,45 @@ struct Opening {
 }
 
 impl Opening {
+    /// Reads everything and writes nothing.
+    async fn read(
+        directory: Arc<dyn Directory>,
+        expected: Option<(String, u16)>,
+        options: Options,
+    ) -> Result<(Arc<Shared>, Unbegun)> {
+        let deadlines = IoDeadlines::start(options.io_timeout);
+        let directory = BoundedDirectory { directory, deadlines };
+        let opening = Opening::identify(&directory, expected.as_ref(), options).await?;
+        let (mut recovered, member_state, space) = opening.recover().await?;
+        let acknowledged = opening.acknowledged(&recovered);
+        let capture = Capture {
+            replaces: false,
+            groups: recovered.groups.iter().map(CapturedGroup::of).collect(),
+        };
+        let last_entries = last_entries(&recovered);
+        let known = opening.known.clone();
+        let damage = recovered.damage.clone();
+        let mode = opening.facts.options.mode;
+        let progress = WriteProgress {
+            synced: recovered.synced.min(recovered.end),
+            ..WriteProgress::new(recovered.end, recovered.chain, mode)
+        };
+        let state = state(&mut recovered, space, opening.facts.ring);
+        let directory = directory.directory;
+        let shared = opening.into_shared(directory, damage, member_state, state, progress);
+        let shared = Arc::new(shared);
+        let unbegun = Unbegun {
+            recovered,
+            capture,
+            last_entries,
+            known,
+            member_state,
+            acknowledged,
+            watched: false,
+        };
+        Ok((shared, unbegun))
+    }
+
     /// Checks whose directory it is, and that all its files are there.
     async fn identify(
         directory: &BoundedDirectory,
@@ -146,145 +194,10 @@ impl Opening {
         self.known.failed_sync.unwrap_or(reached)
     }
 
-    /// Begins a boot epoch behind what was recovered. Returns the sequence and the checksum of its
-    /// first block.
-    async fn begin(
-        &mut self,
-        recovered: &mut Recovered,
-        member_state: MemberState,
-    ) -> Result<(u64, u128)> {
-        self.make_safe(recovered, member_state).await?;
-        self.record_boot(recovered, member_state).await?;
-        self.log_findings(recovered, member_state);
-        self.begin_epoch(recovered).await
-    }
-
-    /// Records that a write or sync of this open failed, if the next open takes what it reads for
-    /// what is on the medium: it does under the kernel that the superblock names.
-    async fn record_failed_sync(&mut self, error: &Error, acknowledged: u64) {
-        let same_kernel = self.superblock.current().boot == self.facts.options.boot;
-        if error.is_failed_io() && same_kernel {
-            let _ = self.superblock.record_failed_sync(acknowledged).await;
-        }
-    }
-
-    /// When this returns, the recovered state is on the medium, and nothing behind its end can be
-    /// mistaken for a part of it.
-    async fn make_safe(
-        &mut self,
-        recovered: &mut Recovered,
-        member_state: MemberState,
-    ) -> Result<()> {
-        let Opening { facts: Facts { location, ring, .. }, files, superblock, known, .. } = self;
-        let after_failed_sync = known.failed_sync.is_some();
-        let damaged_copies = superblock.rewrite_copies().await?;
-        if damaged_copies > 0 {
-            tracing::warn!(
-                location,
-                copies = damaged_copies,
-                "damaged copies of the superblock were rewritten"
-            );
-        }
-        if recovered.damage.is_some()
-            || (after_failed_sync && member_state == MemberState::Recovering)
-        {
-            // Before a byte of the damage is overwritten: the remainder could later look complete.
-            superblock.update(|s| s.member_state = MemberState::Recovering).await?;
-        }
-        finish_recovery(files, *ring, known, recovered).await
-    }
-
-    /// Records this open in the superblock. From here on the directory belongs to it.
-    async fn record_boot(
-        &mut self,
-        recovered: &Recovered,
-        member_state: MemberState,
-    ) -> Result<()> {
-        let Facts { options, epoch, fencing_history, .. } = &self.facts;
-        // Everything recovered is synced by now, so the flag is clear until the first
-        // acknowledgement that is not.
-        let clean = Clean { sequence: recovered.end, checksum: recovered.chain };
-        self.superblock
-            .update(|s| {
-                s.epoch = *epoch;
-                s.boot = options.boot;
-                s.unsynced_acks = false;
-                s.clean = clean;
-                s.mode = Some(options.mode);
-                s.member_state = member_state;
-                s.boot_nonce = options.boot_nonce;
-                s.fencing_history = *fencing_history;
-                s.failed_sync = None;
-            })
-            .await
-    }
-
-    /// Logs what an operator should know about the state in which the directory was found.
-    fn log_findings(&self, recovered: &Recovered, member_state: MemberState) {
-        let Opening { facts: Facts { location, epoch, .. }, known, .. } = self;
-        if let Some(damage) = &recovered.damage {
-            tracing::warn!(
-                location,
-                %damage,
-                boot_epoch = epoch,
-                journal_end = recovered.end,
-                last_entries = last_entries(recovered),
-                "the data directory is damaged: the node keeps what it could verify and drops what lies behind \
-                 the damage. It recovers the rest from its peers before it votes or serves"
-            );
-        } else if let Some(acknowledged) = known.failed_sync {
-            tracing::warn!(
-                location,
-                acknowledged,
-                boot_epoch = epoch,
-                journal_end = recovered.end,
-                %member_state,
-                "a write or sync of this disk failed before: replace the disk. Data that no sync covered was rewritten and synced. With \
-                 peers the node recovers before it votes or serves. Alone it continues, because everything acknowledged is there"
-            );
-        } else if member_state == MemberState::Recovering
-            && known.member_state == MemberState::Active
-        {
-            tracing::warn!(
-                location,
-                boot_epoch = epoch,
-                journal_end = recovered.end,
-                "this machine, or its disk alone, lost power while acknowledged writes were not yet synced. The newest of \
-                 them may be lost; the node recovers before it votes or serves"
-            );
-        }
-    }
-
-    /// Writes and syncs an empty block of the new boot epoch behind the recovered end. Blocks that
-    /// an earlier process left further on then no longer continue the chain. Returns its sequence
-    /// and checksum.
-    async fn begin_epoch(&mut self, recovered: &Recovered) -> Result<(u64, u128)> {
-        let facts = &self.facts;
-        let written = recovered.end + 1;
-        let header = journal::Header {
-            incarnation: facts.identity.incarnation,
-            epoch: facts.epoch,
-            sequence: written,
-            previous: recovered.chain,
-            written: recovered.end,
-            synced: recovered.end,
-            placed: recovered.end,
-        };
-        let mut block = AlignedBuf::zeroed(BLOCK);
-        let chain = journal::encode_into(&mut block, &header, &Payload::default());
-        self.files.journal.write(facts.ring.offset(written), block).await?;
-        self.files.journal.sync().await?;
-        if recovered.end == 0 {
-            // No checkpoint covers any of the journal: without this record an erased journal would
-            // pass for this one.
-            let clean = Clean { sequence: written, checksum: chain };
-            self.superblock.update(|s| s.clean = clean).await?;
-        }
-        Ok((written, chain))
-    }
-
     fn into_shared(
         self,
+        directory: Arc<dyn Directory>,
+        damage: Option<Corruption>,
         member_state: MemberState,
         state: State,
         progress: WriteProgress,
@@ -292,6 +205,9 @@ impl Opening {
         let votes = &self.superblock.current().votes;
         let votes = votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
         Shared {
+            directory,
+            begin: tokio::sync::Mutex::default(),
+            damage: Mutex::new(damage),
             facts: self.facts,
             files: self.files,
             deadlines: self.deadlines,
@@ -311,30 +227,23 @@ impl Opening {
     }
 }
 
-fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
-    // The first block of this boot epoch is empty.
-    let replayed = recovered.end > recovered.checkpoint.sequence;
-    let checkpoints = Checkpoints {
-        recordless: if replayed { 0 } else { recovered.end + 1 },
-        number: recovered.checkpoint.number,
-        area: recovered.area,
-        sequence: recovered.checkpoint.sequence,
-        previous: recovered.previous,
-        applied: recovered.checkpoint_applied,
-        ..Checkpoints::default()
-    };
+/// The recovered state, of which nothing is written yet.
+fn state(recovered: &mut Recovered, space: SpaceMap, ring: Ring) -> State {
+    // Until they are at their places, reads find them in memory.
+    let carried = recovered.carried.iter().map(|(at, bytes)| (at.offset(), bytes.clone()));
     State {
-        groups: recovered.groups,
+        begun: false,
+        groups: std::mem::take(&mut recovered.groups),
         space,
         installing_bytes: 0,
         queue: Queue::new(ring.blocks()),
-        unwritten: BTreeMap::new(),
+        unwritten: carried.collect(),
         deferred: Deferred::default(),
         scarcity: Scarcity::default(),
         closing: false,
         failed: None,
         failed_sync: None,
-        checkpoints,
+        checkpoints: Checkpoints::default(),
         ended_views: Vec::new(),
     }
 }

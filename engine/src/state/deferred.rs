@@ -2,7 +2,7 @@
 //! in the data area.
 //!
 //! What holds here: only a value whose blocks still belong to it is written to its place later. A
-//! block that is free again may belong to another value.
+//! block that is free again may belong to another value. A value that a view can reach stays readable.
 
 use super::{Shared, State};
 use crate::io::yield_once;
@@ -41,17 +41,34 @@ impl Deferred {
     }
 }
 
+/// Deferred values that are being written to their places.
+#[derive(Default)]
+pub(crate) struct Placing {
+    pub values: Vec<(ValueRef, Bytes)>,
+    /// Holds the dead among them, until they are written.
+    pub hold: Option<u64>,
+}
+
 impl State {
-    /// Takes the deferred values that something still refers to. The others stay out of the data
-    /// area: their blocks may be free by the time of a write.
-    pub(crate) fn take_deferred(&mut self) -> Vec<(ValueRef, Bytes)> {
+    /// Takes the deferred values that something still refers to, a view among others: its reader
+    /// finds the value at its place soon. The others stay out of the data area: their blocks may be
+    /// free by the time of a write. So may be those that only a view refers to, if it ends: no block
+    /// is freed while they are being written. Pass the hold to [`crate::space::SpaceMap::view_ends`]
+    /// then.
+    pub(crate) fn take_deferred(&mut self) -> Placing {
         let Deferred { values, .. } = std::mem::take(&mut self.deferred);
-        let (live, dead): (Vec<_>, Vec<_>) =
+        let (mut values, dead): (Vec<_>, Vec<_>) =
             values.into_values().partition(|(at, _)| self.space.is_live(at));
+        let viewed = !dead.is_empty() && self.space.has_views();
+        if viewed {
+            values.extend(dead);
+            values.sort_unstable_by_key(|(at, _)| at.offset());
+            return Placing { values, hold: Some(self.space.hold_all()) };
+        }
         for (at, _) in dead {
             self.unwritten.remove(&at.offset());
         }
-        live
+        Placing { values, hold: None }
     }
 
     /// Frees some of the dead blocks whose death is recorded and synced, and forgets deferred values

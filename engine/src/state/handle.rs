@@ -15,7 +15,15 @@ struct EndOnDrop(Arc<Shared>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        self.0.state.lock().closing = true;
+        let begun = {
+            let mut state = self.0.state.lock();
+            state.closing = true;
+            state.begun
+        };
+        if !begun {
+            // There is no writer that would say so.
+            self.0.progress.lock().writer_ended = true;
+        }
         self.0.signals.writer.notify_one();
         self.0.signals.syncer.notify_one();
         self.0.signals.compactor.notify_one();

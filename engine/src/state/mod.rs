@@ -19,7 +19,7 @@ mod view;
 pub use capacity::Need;
 pub(crate) use capacity::{KeyUse, fits_state};
 pub(crate) use checkpoints::Checkpoints;
-pub(crate) use deferred::Deferred;
+pub(crate) use deferred::{Deferred, Placing};
 pub use handle::Engine;
 pub(crate) use moves::Movable;
 pub(crate) use progress::{PendingAck, WriteProgress};
@@ -29,10 +29,10 @@ pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
 pub use view::View;
 pub(crate) use view::free_ended_views;
 
-use crate::error::{Error, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
 use crate::index::Remains;
-use crate::io::{FileKind, IoDeadlines, OpenFile};
+use crate::io::{Directory, FileKind, IoDeadlines, IoFuture, OpenFile};
 use crate::journal::Ring;
 use crate::space::SpaceMap;
 use crate::superblock::SuperblockStore;
@@ -47,6 +47,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 pub(crate) struct State {
+    /// The directory may be written. Before that only the superblock is.
+    pub begun: bool,
     pub groups: BTreeMap<GroupId, Group>,
     pub space: SpaceMap,
     /// Bytes of values that only snapshots being installed refer to.
@@ -76,6 +78,17 @@ pub(crate) enum FailureRecord {
 }
 
 impl State {
+    /// The same, and as long as the directory may not be written.
+    pub(crate) fn check_begun(&self) -> Result<()> {
+        self.check_open()?;
+        match self.begun {
+            true => Ok(()),
+            false => Err(Error::Invalid(
+                "a write before it is decided that the directory may be overwritten".to_owned(),
+            )),
+        }
+    }
+
     /// Refuses work when the engine failed or is closing.
     pub(crate) fn check_open(&self) -> Result<()> {
         match &self.failed {
@@ -165,8 +178,12 @@ pub(crate) struct Signals {
     pub changed: Notify,
 }
 
+/// What an open writes before anything else is written.
+pub(crate) type Begin = Box<dyn FnOnce(Arc<Shared>) -> IoFuture<Result<()>> + Send>;
+
 pub(crate) struct Shared {
     pub facts: Facts,
+    pub directory: Arc<dyn Directory>,
     pub files: Files,
     /// The device operations in flight.
     pub deadlines: Arc<IoDeadlines>,
@@ -175,6 +192,10 @@ pub(crate) struct Shared {
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub member_state: Mutex<MemberState>,
     pub generation: AtomicU32,
+    /// Until the directory may be written: what that begins with.
+    pub begin: tokio::sync::Mutex<Option<Begin>>,
+    /// What the directory lacks, until it may be written.
+    pub damage: Mutex<Option<Corruption>>,
     pub state: Mutex<State>,
     pub progress: Mutex<WriteProgress>,
     pub unsynced_acks: UnsyncedAckFlag,

@@ -170,7 +170,8 @@ impl SuperblockStore {
                 return Err(self.file.failed("write", "no copy is known to be safe"));
             }
         };
-        self.current.failed_sync = Some(acknowledged);
+        // An open that has not begun keeps what is recorded, and may know of less itself.
+        self.current.failed_sync = self.current.failed_sync.max(Some(acknowledged));
         self.current.revision += 1;
         self.unsynced = UnsyncedCopies::Half(half);
         match self.write_half(half).await {
@@ -247,7 +248,7 @@ fn elect(
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
-            "its superblock is empty, as an unfinished format leaves it; if so, remove its files"
+            "its superblock is empty, as an unfinished format leaves it; if so, `cairn format` begins anew"
                 .to_owned();
         return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }

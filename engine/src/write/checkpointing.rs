@@ -49,5 +49,8 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
     checkpoints.completed = checkpoints.begun;
     checkpoints.running = false;
     checkpoints.hold &= !capture.replaces;
+    // There is no older one now. A second one follows at once: a bad block in the only one would cost
+    // everything.
+    checkpoints.requested |= capture.replaces;
     Ok(())
 }

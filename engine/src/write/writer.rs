@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, IoFuture, yield_once};
 use crate::journal::{self, Header, Packer, Payload, Record};
 use crate::space::NewlyDead;
-use crate::state::{Op, PendingAck, Queued, Shared, State};
+use crate::state::{Op, PendingAck, Placing, Queued, Shared, State};
 use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
@@ -55,7 +55,7 @@ struct GroupCommit {
     /// Its journal blocks carry its values.
     carries: bool,
     /// Values of earlier group commits that this one writes to their places.
-    deferred: Vec<(ValueRef, Bytes)>,
+    deferred: Placing,
 }
 
 /// A group commit in flight.
@@ -70,6 +70,8 @@ struct InFlightCommit {
     bytes: u64,
     /// Offsets of the values to drop from memory once they are written.
     offsets: Vec<u64>,
+    /// What keeps dead ones among them from being freed until then.
+    hold: Option<u64>,
     result: Result<()>,
     /// The buffers of its writes.
     buffers: Vec<AlignedBuf>,
@@ -194,7 +196,7 @@ impl Writer {
         }
         let deferred = match carries {
             // Nothing is written to the data area: the next values may share the block.
-            true => Vec::new(),
+            true => Placing::default(),
             false => {
                 state.space.close_block();
                 state.take_deferred()
@@ -223,7 +225,7 @@ impl Writer {
     async fn write(&mut self, mut group_commit: GroupCommit) {
         let mut packer = Packer::default();
         let carries = group_commit.carries;
-        let mut chunks = std::mem::take(&mut group_commit.deferred);
+        let Placing { values: mut chunks, hold } = std::mem::take(&mut group_commit.deferred);
         let mut moved_offsets = Vec::new();
         // The sequence of each operation's last block, counted from the first block of the group
         // commit.
@@ -286,7 +288,7 @@ impl Writer {
         if !carries && !replaces {
             self.placed = first - 1;
         }
-        self.submit(group_commit.bytes, &packer.payloads, chunks, moved_offsets);
+        self.submit(group_commit.bytes, &packer.payloads, chunks, moved_offsets, hold);
         let sequence = self.next - 1;
         {
             let mut state = self.shared.state.lock();
@@ -352,6 +354,7 @@ impl Writer {
         mut payloads: &[Payload],
         chunks: Vec<(ValueRef, Bytes)>,
         moved_offsets: Vec<u64>,
+        hold: Option<u64>,
     ) {
         let shared = &self.shared;
         let mut writes = Vec::new();
@@ -408,6 +411,7 @@ impl Writer {
                 queued_bytes,
                 bytes,
                 offsets,
+                hold,
                 result,
                 buffers,
             }
@@ -426,6 +430,9 @@ impl Writer {
         }
         for offset in commit.offsets {
             state.unwritten.remove(&offset);
+        }
+        if let Some(hold) = commit.hold {
+            state.space.view_ends(hold);
         }
         let space_wants_sync = state.space_wants_sync();
         drop(state);

@@ -226,6 +226,37 @@ fn a_value_that_died_while_it_waited_is_not_put_over_another() {
     });
 }
 
+/// The story: a reader held a view while a snapshot was installed. The values that only the journal
+/// carried so far had no other reference, and were dropped: the reader was told that they are damaged.
+#[test]
+fn a_view_reads_carried_values_that_an_install_replaced() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..5 {
+            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+        }
+        assert!(data_is_empty(&disk));
+        let view = engine.view(GROUP);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let other = SnapshotKey::with_value("other".into(), id(1000), filled(10, 2));
+        installer.put(vec![other]).await.unwrap();
+        installer.finish(id(1000), image(1)).await.unwrap();
+        until("a checkpoint beside it", || !engine.status().checkpoint_running).await;
+        for index in 0..5 {
+            let entry = view.get(format!("k{index}").as_bytes()).unwrap();
+            assert_eq!(view.read(&entry).await.unwrap(), filled(300, index), "value {index}");
+        }
+        let space = engine.status().space;
+        assert!(space.dead_unsynced + space.dead_viewed > 0);
+        drop(view);
+        for _ in 0..3 {
+            engine.barrier().await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        assert_eq!(engine.status().space.dead_viewed, 0, "nothing holds their blocks any more");
+    });
+}
+
 /// An open puts carried values at their places, and its first block says that they are there. The
 /// next block makes the next open believe that. If the values were only written by then, a power cut
 /// that takes them and leaves the blocks would lose them.

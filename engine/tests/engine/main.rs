@@ -30,3 +30,4 @@ mod sizing;
 mod snapshots;
 mod space;
 mod support;
+mod unbegun;

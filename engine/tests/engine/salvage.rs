@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 /// The engine continues from what was kept, and the next restart loses nothing of it.
 async fn check_continues(disk: &Disk, engine: Engine, next: u64, what: &str) {
+    engine.begin(false).await.unwrap();
     for index in next..next + 3 {
         append(&engine, entry(index, 10)).await;
         engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
@@ -152,7 +153,11 @@ fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_is_still_recoveri
             let opened = tokio::select! {
                 biased;
                 () = disk.died.notified() => None,
-                opened = open(&disk, true) => Some(opened.unwrap()),
+                opened = async {
+                    let engine = open(&disk, true).await.unwrap();
+                    engine.begin(false).await.unwrap();
+                    engine
+                } => Some(opened),
             };
             let ended = opened.is_some();
             drop(opened);

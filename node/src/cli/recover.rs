@@ -3,7 +3,8 @@
 //!
 //! What holds here: nothing is decided while a majority of the voters can be had, this node's own
 //! directory counted; a survivor that answers and holds a longer log is not passed over, nor one that
-//! was made anew already.
+//! was made anew already. Until an operator accepts, not one byte of the directory changes, whatever is
+//! damaged in it; and of what is damaged a copy is kept.
 
 use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
@@ -14,7 +15,7 @@ use cairn_client::Options;
 use cairn_client::proto::generation_text;
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
-use cairn_node::{Environment, open_stopped};
+use cairn_node::{Environment, survey_stopped};
 use cairn_raft::{MemberAddress, NodeId, Survivor, force_new_cluster};
 use clap::Args;
 use serde_json::{Value, json};
@@ -38,6 +39,10 @@ pub(crate) struct RecoverArgs {
     #[arg(long)]
     accept_data_loss: bool,
 
+    /// Of a damaged directory: overwrite it though there is no room for a copy of what is damaged
+    #[arg(long, requires = "accept_data_loss")]
+    without_copy: bool,
+
     /// Do not ask
     #[arg(long, requires = "accept_data_loss")]
     yes: bool,
@@ -46,6 +51,8 @@ pub(crate) struct RecoverArgs {
 /// What is left of the cluster.
 struct Left {
     survivor: Survivor,
+    /// What of its directory does not verify.
+    damage: Option<String>,
     /// That of this node's directory.
     generation: u32,
     /// The other voters that answer under their own identity.
@@ -66,7 +73,7 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
     cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
     let config = NodeConfig::from_layers(&args.server.layers()?)?;
     let environment = Environment::from_files(&config)?;
-    let engine = open_stopped(&config, &environment).await?;
+    let engine = survey_stopped(&config, &environment).await?;
     let decided = decide(&args, &config, &engine, output).await;
     engine.close().await?;
     decided
@@ -78,7 +85,8 @@ async fn decide(
     engine: &cairn_engine::Engine,
     output: &Output,
 ) -> anyhow::Result<Exit> {
-    let left = survey(config, Survivor::of(engine)?, engine.generation()).await?;
+    let damage = engine.damage().map(|damage| damage.to_string());
+    let left = survey(config, Survivor::of(engine)?, damage, engine.generation()).await?;
     left.check()?;
     if !args.accept_data_loss {
         output.either(|| left.to_json(None), || left.explained())?;
@@ -92,17 +100,27 @@ async fn decide(
             bail!("nothing was changed");
         }
     }
+    let copy = match engine.begin(!args.without_copy).await {
+        Err(error) if left.damage.is_some() && !args.without_copy => bail!(
+            "{error}; nothing was changed. Copy the whole data directory elsewhere, then repeat this with --without-copy"
+        ),
+        begun => begun?,
+    };
     let generation = rand::random_range(1..=u32::MAX);
     force_new_cluster(engine, own_address(config, &left.survivor), generation).await?;
     let text = generation_text(generation);
     output.either(
-        || left.to_json(Some(&text)),
+        || left.to_json(Some((&text, copy.as_deref()))),
         || {
+            let copied = |copy: &String| {
+                format!("What was damaged is copied to {copy}: remove it when nobody needs it.\n")
+            };
             format!(
-                "Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
+                "{}Member {own} is cluster `{}` now, alone, in mode sync, generation {text}; what only the others held is lost, \
                  and `cairn status -o json` counts it.\nStart it without `join` and `mode`, and with itself as the only one of \
                  `members`; then give each other node an empty data directory, no `members`, and `join` naming this node only, and \
                  `cairn members add` it. Clients must be started anew.",
+                copy.as_ref().map(copied).unwrap_or_default(),
                 config.cluster
             )
         },
@@ -120,7 +138,12 @@ fn own_address(config: &NodeConfig, survivor: &Survivor) -> MemberAddress {
     }
 }
 
-async fn survey(config: &NodeConfig, survivor: Survivor, generation: u32) -> anyhow::Result<Left> {
+async fn survey(
+    config: &NodeConfig,
+    survivor: Survivor,
+    damage: Option<String>,
+    generation: u32,
+) -> anyhow::Result<Left> {
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (id, address) in survivor.voters.iter().filter(|(id, _)| **id != survivor.id) {
         let options = Options::new([address.client.clone()]).deadline(NODE_TIMEOUT);
@@ -147,14 +170,23 @@ async fn survey(config: &NodeConfig, survivor: Survivor, generation: u32) -> any
             Err(error) => missing.push(format!("{id} at {}: {error}", address.client)),
         }
     }
-    Ok(Left { survivor, generation, answers, missing })
+    Ok(Left { survivor, damage, generation, answers, missing })
 }
 
 impl Left {
     fn check(&self) -> anyhow::Result<()> {
         let voters = self.survivor.voters.len();
         if self.survivor.last_log.is_none() || voters == 0 {
-            return Err(UsageError("this data directory holds nothing of a cluster".into()).into());
+            let nothing = "this data directory holds nothing of a cluster";
+            return Err(UsageError(match &self.damage {
+                None => nothing.into(),
+                Some(damage) => format!(
+                    "nothing of a cluster verifies in this data directory, which is damaged: {damage}. Nothing was changed. If \
+                     the device can be read again later, repeat this then; else choose another survivor, and keep this \
+                     directory"
+                ),
+            })
+            .into());
         }
         if !self.survivor.voters.contains_key(&self.survivor.id) {
             return Err(UsageError(format!(
@@ -213,25 +245,38 @@ impl Left {
             },
         );
         let rows = std::iter::once(own).chain(others).collect();
+        let damaged = |damage: &String| {
+            format!(
+                "\n\nThis directory is damaged: {damage}. What verifies of it is shown above, and ends at entry {}; what lay \
+                 behind the damage is not in it, and may have been acknowledged. Nothing was changed so far. If the device \
+                 can be read again later, repeat this then: nothing is lost by waiting. If you go on, the directory keeps \
+                 what verifies, and a copy of its journal and checkpoints is set aside first.",
+                text_of(self.survivor.last_log)
+            )
+        };
         format!(
-            "{}\n\nOf {} voters {} are there: no majority. What only the missing ones held is lost for good if you go on; \
+            "{}{}\n\nOf {} voters {} are there: no majority. What only the missing ones held is lost for good if you go on; \
              nobody knows what that was. Look at the directories of all survivors first (`cairn inspect`): the one with the \
              longest log is to be chosen, and only one. A second one that is made anew is another cluster.\n\
              `cairn recover --force-new-cluster --accept-data-loss` makes this node the only voter, in mode sync.",
             table_with_notes(&head, rows, self.missing.iter().cloned()),
+            self.damage.as_ref().map(damaged).unwrap_or_default(),
             self.survivor.voters.len(),
             1 + self.answers.len(),
         )
     }
 
-    fn to_json(&self, generation: Option<&str>) -> Value {
+    /// With the new generation, and where the copy of what was damaged is, if it is done.
+    fn to_json(&self, done: Option<(&str, Option<&str>)>) -> Value {
         let one = |Answer { id, last_log: (term, index), applied_index, .. }: &Answer| {
             json!({ "node_id": id.to_string(), "last_log_term": term, "last_log_index": index,
                     "applied_index": applied_index })
         };
         json!({
-            "done": generation.is_some(),
-            "generation": generation,
+            "done": done.is_some(),
+            "generation": done.map(|(generation, _)| generation),
+            "damage": self.damage,
+            "copy": done.and_then(|(_, copy)| copy),
             "survivor": self.survivor.id.to_string(),
             "last_log_term": self.survivor.last_log.map(|last| last.term),
             "last_log_index": self.survivor.last_log.map(|last| last.index),
@@ -276,6 +321,7 @@ mod tests {
                     .collect::<BTreeMap<_, _>>(),
                 configurations: configurations.iter().map(set).collect(),
             },
+            damage: None,
             generation: 0,
             answers: answers.iter().map(answer).collect(),
             missing: Vec::new(),
@@ -320,6 +366,28 @@ mod tests {
         for shorter in [(5, 100), (5, 99), (4, 1_000)] {
             left(&[five], &[(4, shorter)]).check().unwrap();
         }
+    }
+
+    #[test]
+    fn damage_is_shown_with_what_each_way_out_keeps() {
+        let damage = Some("corrupt JournalBlock in file `journal`".to_owned());
+        let damaged = Left { damage, ..left(&[&[1, 2, 3]], &[]) };
+        damaged.check().unwrap();
+        let words = damaged.explained();
+        for part in [
+            "is damaged: corrupt JournalBlock",
+            "ends at entry 5-100",
+            "nothing is lost by waiting",
+        ] {
+            assert!(words.contains(part), "{words}");
+        }
+        let survivor = Survivor { last_log: None, ..damaged.survivor.clone() };
+        let refused = Left { survivor, ..damaged }.check().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("nothing of a cluster verifies in this data directory"),
+            "{refused}"
+        );
+        assert!(refused.contains("Nothing was changed"), "{refused}");
     }
 
     #[test]

@@ -7,17 +7,24 @@ use super::output::Output;
 use super::reload::Reload;
 use super::server_options::ServerOptions;
 use anyhow::Context;
+use cairn_engine::Engine;
+use cairn_engine::io::FileDirectory;
 use cairn_node::config::{Layers, LogConfig, Source, format_size};
 use cairn_node::{Environment, Error, Node, NodeConfig};
 use cairn_raft::NodeId;
 use clap::Args;
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::pin::pin;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
+
+/// Between two attempts to read a damaged directory again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -72,7 +79,7 @@ async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::
         warn!("{warning}");
     }
 
-    if config.storage.format_empty && is_empty(&config.data_directory)? {
+    if config.storage.format_empty && is_unformatted(&config.data_directory)? {
         let identity = format(&config, &|estimate| info!("{}", estimate.text())).await?;
         let node = NodeId::new(identity.slot, identity.incarnation);
         warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and has been formatted");
@@ -109,7 +116,44 @@ async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::
             node.shutdown().await?;
             Ok(Exit::Done)
         }
+        () = readable_again(node.engine()) => {
+            warn!("the damaged data directory can be read again, and nothing of it was overwritten: the node starts again with \
+                   all of it");
+            node.shutdown().await?;
+            Err(begin_anew())
+        }
     }
+}
+
+/// Resolves when a damaged directory can be read again, before a leader had what is missing in it. A
+/// majority may wait for its devices at once, and no leader comes before they can be read.
+async fn readable_again(engine: &Engine) {
+    let mut pause = READ_AGAIN;
+    while engine.damage().is_some() {
+        tokio::time::sleep(pause).await;
+        let began = Instant::now();
+        if engine.reads_whole().await {
+            return;
+        }
+        // Reading takes at most a tenth of the time.
+        pause = READ_AGAIN.max(began.elapsed() * 9);
+    }
+    std::future::pending().await
+}
+
+/// Replaces this process by the same program with the same arguments: whatever still holds the
+/// directory's locks ends with it. Returns why it cannot.
+fn begin_anew() -> anyhow::Error {
+    let exec = || -> std::io::Error {
+        // The lines that wait end with this process's threads.
+        logging::finish();
+        let program = match std::env::current_exe() {
+            Ok(program) => program,
+            Err(error) => return error,
+        };
+        Command::new(program).args(std::env::args_os().skip(1)).exec()
+    };
+    anyhow::Error::new(exec()).context("the node cannot begin anew; start it again")
 }
 
 /// A warning if `storage.size` is configured and the directory has another size.
@@ -137,8 +181,12 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// Whether the directory is missing or empty. A filesystem's own `lost+found` does not count.
-fn is_empty(directory: &Path) -> anyhow::Result<bool> {
+/// Whether the directory is missing or empty, or holds what an unfinished format left. A filesystem's
+/// own `lost+found` does not count.
+fn is_unformatted(directory: &Path) -> anyhow::Result<bool> {
+    if FileDirectory::is_unfinished(directory) {
+        return Ok(true);
+    }
     let mut entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
         entries => entries.with_context(|| format!("data_dir {}", directory.display()))?,

@@ -1,5 +1,6 @@
 //! What `cairn format` and `cairn grow` show while they write zeros: how long it will take, and a bar
-//! on a terminal. A signal ends the work.
+//! on a terminal. A signal ends the work, also where the process is the first of a container, for which
+//! the system does nothing of itself.
 
 use super::output::Output;
 use cairn_engine::io::MEASURED_BYTES;
@@ -135,6 +136,32 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// The story: the first process of a container formats its volume, on the one thread that a server
+    /// has, and is asked to stop. Nothing listened, and the container was killed ten seconds later.
+    #[test]
+    fn a_signal_ends_the_work_though_it_keeps_the_only_thread() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let stopped = runtime.expect("a runtime").block_on(async {
+            // Whoever listens first, the signal does not end the tests.
+            let mut listening = std::pin::pin!(cairn_node::termination());
+            assert!(futures::poll!(&mut listening).is_pending());
+            show(String::new(), &|_| {}, async |progress| {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_secs(60) {
+                    kill_process(getpid(), Signal::TERM).expect("our own process");
+                    std::thread::yield_now();
+                    if progress(0, 1).is_break() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            })
+            .await
+        });
+        assert!(stopped.expect("no error"), "nobody heard the signal");
+    }
 
     #[test]
     fn the_first_bytes_say_how_long_the_rest_takes() {

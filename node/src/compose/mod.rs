@@ -210,17 +210,21 @@ async fn open_engine(
     }
 }
 
-/// Opens the data directory of a stopped node, to change what it says of its cluster. The caller
-/// closes the engine.
+/// Opens the data directory of a stopped node for a look. Nothing is written before
+/// [`Engine::begin`]. The caller closes the engine.
 ///
 /// # Errors
 /// Any [`Error`] of a start.
-pub async fn open_stopped(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
+pub async fn survey_stopped(
+    config: &NodeConfig,
+    environment: &Environment,
+) -> Result<Engine, Error> {
     config.validate()?;
     let durability = world::durability(config)?;
-    let options = options(config, &durability, environment);
+    // What verifies is shown, whether others are left that could have the rest or not.
+    let options = Options { salvage: true, ..options(config, &durability, environment) };
     let expected = Some((config.cluster.clone(), config.slot));
-    let opened = Engine::open(Arc::clone(&environment.directory), expected, options).await;
+    let opened = Engine::survey(Arc::clone(&environment.directory), expected, options).await;
     opened.map_err(|error| Error::of_open(error, environment.directory.location(), true))
 }
 

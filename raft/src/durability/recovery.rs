@@ -141,6 +141,9 @@ impl LocalMember {
         let node = self.identity.id();
         match self.ask_at_each_address(leader, unsafe_recovery).await {
             Ok(agreed) if agreed == vote => {
+                if !self.begins_to_write(leader, &vote).await {
+                    return false;
+                }
                 if self.gate.recovery_leader() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader helps this member recover");
                 }
@@ -154,6 +157,27 @@ impl LocalMember {
             Ok(_) => false,
             Err(reason) => {
                 tracing::info!(%node, %leader, reason, "the leader does not help this member recover yet");
+                false
+            }
+        }
+    }
+
+    /// A damaged directory is overwritten from here on, if it was not yet: this leadership has what is
+    /// missing in it. That holds unless this member voted for a later one: what it acknowledged to that
+    /// one, this one may lack. Its vote is in the superblock, which is not damaged.
+    pub(crate) async fn begins_to_write(&self, leader: NodeId, vote: &Vote) -> bool {
+        let Some(damage) = self.engine.damage() else { return true };
+        let node = self.identity.id();
+        match log_store::stored_vote(&self.engine) {
+            Ok(own) if own.is_none_or(|own| own <= *vote) => {}
+            // openraft refuses what this leader sends, and so tells it of the later term.
+            _ => return true,
+        }
+        tracing::warn!(%node, %leader, %damage, "a leader has what is missing: the damaged data directory is overwritten now");
+        match self.engine.begin(false).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%node, %error, "the damaged data directory cannot be written");
                 false
             }
         }

@@ -302,6 +302,8 @@ impl Replica {
         }
         if unsafe_recovery.candidate == self.node_id() {
             is_most_up_to_date(member).await?;
+            // It may lead: what it lacks is given up.
+            member.engine.begin(false).await.map_err(|error| error.to_string())?;
         }
         tracing::warn!(
             node = %self.node_id(), candidate = %unsafe_recovery.candidate,

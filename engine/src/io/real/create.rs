@@ -2,24 +2,43 @@
 //! write needs metadata.
 //!
 //! The superblock file is made last, after everything else is synced: it makes the directory valid.
+//! What holds nothing but zeros, without a superblock, is what an unfinished format left, and is
+//! removed. The lock on the directory tells it from a format that is still under way.
 
 use super::file::{failed, open_file};
 use super::system;
 use super::zeros::{self, Zeros};
 use crate::error::{Error, Result};
-use crate::io::{BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
+use crate::io::{AlignedBuf, BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
 use crate::types::Geometry;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes left to the filesystem for its own metadata.
-const SPARE_BYTES: u64 = 1 << 20;
+pub(super) const SPARE_BYTES: u64 = 1 << 20;
 
-pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
+/// Bytes read at once to see whether a file holds anything.
+const READ_BYTES: usize = 4 << 20;
+/// An unfinished format may have written the empty checkpoint, which takes so many bytes.
+const EMPTY_CHECKPOINT_BYTES: u64 = 4 * BLOCK as u64;
+
+/// A directory whose files are made, and which is not formatted yet. Keep it until it is: it holds the
+/// lock that keeps another format away.
+#[derive(Debug)]
+pub struct Created {
+    _lock: Option<File>,
+}
+
+pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<Created> {
     let total = total_bytes(geometry)?;
     let path = std::path::absolute(path).map_err(|error| failed(path, "format", error))?;
+    let mut locked = lock(&path)?;
+    if locked.is_some() && is_unfinished(&path) {
+        remove_unfinished(&path, &mut || progress(0, total))?;
+    }
     refuse_unless_empty(&path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     let existing = path.ancestors().nth(missing.len()).unwrap_or(&path);
@@ -28,6 +47,9 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -
     let mut made = Made::default();
     for directory in missing.into_iter().rev() {
         made.directory(directory)?;
+    }
+    if locked.is_none() {
+        locked = lock(&path)?;
     }
     let stopped = || Err(failed(&path, "format", "stopped; what it made is removed".to_owned()));
     let mut zeros = Zeros::new(total, progress, &stopped)?;
@@ -44,7 +66,93 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -
     }
     sync_directory(&path)?;
     made.keep();
-    Ok(())
+    Ok(Created { _lock: locked })
+}
+
+/// Takes the lock of a format on an existing directory. `None` if there is no directory, or if its
+/// filesystem has no such locks.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let Ok(directory) = File::open(path) else { return Ok(None) };
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { location: path.display().to_string() }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Whether a directory holds the files of a data directory, or some of them, and no superblock was
+/// written: as a format leaves it that was killed, or is under way.
+pub(super) fn is_unfinished(path: &Path) -> bool {
+    let Ok((ours, foreign)) = names(path) else { return false };
+    !ours.is_empty() && foreign == 0 && !has_superblock(path)
+}
+
+/// Removes what an unfinished format left: files of zeros, and perhaps the empty checkpoint. With
+/// anything else in them nothing is removed: then they are a data directory whose superblock is lost.
+fn remove_unfinished(path: &Path, more: &mut dyn FnMut() -> ControlFlow<()>) -> Result<()> {
+    let (ours, _) = names(path)?;
+    for kind in &ours {
+        let file = path.join(kind.name());
+        let blank = is_blank(&file, *kind, more).map_err(|error| failed(&file, "read", error))?;
+        if !blank {
+            return Ok(());
+        }
+    }
+    tracing::warn!(directory = %path.display(), "removing the files of an unfinished format, which hold nothing");
+    for kind in ours {
+        let file = path.join(kind.name());
+        std::fs::remove_file(&file).map_err(|error| failed(&file, "remove", error))?;
+    }
+    sync_directory(path)
+}
+
+/// Whether a file holds nothing that anybody put there.
+fn is_blank(
+    path: &Path,
+    kind: FileKind,
+    more: &mut dyn FnMut() -> ControlFlow<()>,
+) -> io::Result<bool> {
+    let (file, _) = open_file(path, false)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Ok(false);
+    }
+    let mut offset = match kind {
+        FileKind::Checkpoint0 | FileKind::Checkpoint1 => EMPTY_CHECKPOINT_BYTES,
+        _ => 0,
+    };
+    let mut piece = AlignedBuf::zeroed(READ_BYTES);
+    loop {
+        if more().is_break() {
+            return Err(io::Error::other("stopped; nothing was changed"));
+        }
+        let read = file.read_at(&mut piece, offset)?;
+        if piece.iter().take(read).any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        offset += read as u64;
+        if read == 0 || !read.is_multiple_of(BLOCK) {
+            return Ok(true);
+        }
+    }
+}
+
+/// Which of a data directory's files are there, and how many others.
+fn names(path: &Path) -> Result<(Vec<FileKind>, usize)> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        entries => entries.map_err(|error| failed(path, "format", error))?,
+    };
+    let (mut ours, mut foreign) = (Vec::new(), 0usize);
+    for entry in entries {
+        let name = entry.map_err(|error| failed(path, "format", error))?.file_name();
+        match FileKind::ALL.into_iter().find(|kind| name == kind.name()) {
+            Some(kind) => ours.push(kind),
+            None if name == "lost+found" => {}
+            None => foreign += 1,
+        }
+    }
+    Ok((ours, foreign))
 }
 
 pub(super) fn size(kind: FileKind, geometry: &Geometry) -> u64 {
@@ -74,20 +182,8 @@ fn total_bytes(geometry: &Geometry) -> Result<u64> {
 
 /// A directory with other content may hold data of others.
 fn refuse_unless_empty(path: &Path) -> Result<()> {
-    let entries = match std::fs::read_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|error| failed(path, "format", error))?,
-    };
-    let mut ours = Vec::new();
-    let mut foreign = 0usize;
-    for entry in entries {
-        let name = entry.map_err(|error| failed(path, "format", error))?.file_name();
-        match FileKind::ALL.into_iter().find(|kind| name == kind.name()) {
-            Some(kind) => ours.push(kind.name()),
-            None if name == "lost+found" => {}
-            None => foreign += 1,
-        }
-    }
+    let (ours, foreign) = names(path)?;
+    let mut ours: Vec<&str> = ours.into_iter().map(FileKind::name).collect();
     ours.sort_unstable();
     let files = ours.join(", ");
     let reason = match (has_superblock(path), ours.is_empty(), foreign) {
@@ -96,7 +192,8 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
         ),
         (false, false, _) => {
             format!(
-                "it holds files as an unfinished format leaves them; if so, remove them ({files})"
+                "it has no superblock, and holds more than an unfinished format leaves ({files}): if nobody needs it, \
+                 remove these files"
             )
         }
         (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),

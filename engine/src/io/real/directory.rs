@@ -1,13 +1,15 @@
 //! A data directory of real files, opened for direct I/O under an exclusive lock.
 
+use super::create::Created;
 use super::file::{failed, lock_with_timeout, open_file};
-use super::{create, grow, ring::Ring, threads::Pool};
+use super::{create, grow, ring::Ring, set_aside, threads::Pool};
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, IoFuture, Progress};
 use crate::types::Geometry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
+use tokio::sync::oneshot;
 
 /// How to do I/O on real files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,21 +39,29 @@ pub struct FileDirectory {
 
 impl FileDirectory {
     /// Creates the directory (mode 0700) if it does not exist, and in it all files (mode 0600) at
-    /// their full size, filled with zeros, synced, the superblock last. `progress` can end it.
+    /// their full size, filled with zeros, synced, the superblock last. `progress` can end it. What an
+    /// unfinished format left is removed first, if it holds nothing.
     ///
     /// Blocks for as long as the writing takes.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a geometry that is not whole blocks. [`Error::Io`] if the directory
     /// is not empty (apart from `lost+found`), if the filesystem has too little space, if it left
-    /// ranges unwritten, if `progress` ends it, or if a call to the system fails. After any error, what this call created
-    /// is removed, and what was there before is untouched.
+    /// ranges unwritten, if `progress` ends it, or if a call to the system fails. [`Error::InUse`] if
+    /// another format is under way. After any error, what this call created is removed, and what was
+    /// there before is untouched.
     ///
     /// # After a crash
     /// Files without a superblock may be left behind: [`FileDirectory::open`] reports
-    /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
-    pub fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
+    /// [`Error::NotFormatted`], and the next `create` removes them.
+    pub fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<Created> {
         create::create(path, geometry, progress)
+    }
+
+    /// Whether a directory holds what an unfinished format leaves: files of a data directory without a
+    /// superblock.
+    pub fn is_unfinished(path: &Path) -> bool {
+        create::is_unfinished(path)
     }
 
     /// Enlarges the files of a directory from the sizes `from`, which its superblock says, to the
@@ -154,6 +164,20 @@ impl Directory for FileDirectory {
             Running::Pool(_) => "threads",
         }
     }
+
+    /// On a thread of its own: the caller shares its thread with others.
+    fn set_aside(&self, number: u64) -> IoFuture<io::Result<String>> {
+        let path = self.path.clone();
+        let (sender, copied) = oneshot::channel();
+        let copying = std::thread::Builder::new().name("set-aside".to_owned()).spawn(move || {
+            let copy = set_aside::set_aside(&path, number);
+            drop(sender.send(copy.map(|copy| copy.display().to_string())));
+        });
+        Box::pin(async move {
+            copying?;
+            copied.await.unwrap_or_else(|_| Err(io::Error::other("the copy ended early")))
+        })
+    }
 }
 
 /// Whether the file is there, and allows direct I/O.
@@ -190,7 +214,7 @@ fn missing(directory: &Path, kind: FileKind) -> String {
     match left.is_empty() {
         true => format!("file `{name}` is missing"),
         false => format!(
-            "file `{name}` is missing, as an unfinished format leaves it; if so, remove its files ({})",
+            "file `{name}` is missing, as an unfinished format leaves it; if so, `cairn format` removes the others ({})",
             left.join(", ")
         ),
     }

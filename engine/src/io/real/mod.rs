@@ -23,6 +23,7 @@ mod file;
 mod grow;
 mod probe;
 mod ring;
+mod set_aside;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ mod threads;
 mod zeros;
 
 pub use boot::{boot_id, boot_id_from};
+pub use create::Created;
 pub use directory::{Backend, FileDirectory};
 pub use probe::{
     FileProbe, NvmeIdentify, nvme_identify, probe_directory, probe_file, probe_io_uring,

@@ -34,6 +34,8 @@ pub(crate) struct Recovered {
     /// What the other area's checkpoint covers, if it is there and the journal still reaches back
     /// to it.
     pub previous: u64,
+    /// There is no such other checkpoint: one bad block of this one would cost everything.
+    pub alone: bool,
     /// What each group had applied in the checkpoint.
     pub checkpoint_applied: BTreeMap<GroupId, LogId>,
     /// The journal is known to be synced up to here. `unsynced_values` are the values named behind
@@ -152,6 +154,7 @@ pub(crate) async fn recover(
         area,
         checkpoint: header,
         previous,
+        alone: leads_here.is_none(),
         checkpoint_applied,
         synced: known_synced,
         unsynced_values,

@@ -17,6 +17,7 @@ use tonic::{Code, Request};
 
 mod changes;
 mod check_quorum;
+mod damaged;
 mod generation;
 mod hand_over;
 mod members;

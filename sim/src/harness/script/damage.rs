@@ -67,6 +67,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(overwritten(stage)),
     },
     Scenario {
+        name: "damaged-majority-without-a-leader",
+        parts: &[
+            "a majority cannot read its journal",
+            "nothing overwritten",
+            "all active without an operator",
+        ],
+        seeds: 4,
+        may_stop: false,
+        plan: |seed| {
+            if seed.is_multiple_of(2) { in_mode(three(seed), Mode::Sync) } else { three(seed) }
+        },
+        script: |stage| Box::pin(majority_without_a_leader(stage)),
+    },
+    Scenario {
         name: "disjoint-damage-on-all",
         parts: &["each value damaged somewhere", "all read right", "nothing left to repair"],
         seeds: 4,
@@ -212,7 +226,7 @@ async fn overwritten(mut stage: Stage) -> Played {
         stage.disk(member, Moment::WriteTo(FileKind::Journal), 1).await?;
         let steps = stage.rng.random_range(1..12);
         stage.disk(member, Moment::Operation, steps).await?;
-        let came_back = stage.node(member).is_some();
+        let came_back = has_begun(&stage, member);
         stage.reached_if(!came_back, "ended while it overwrote the damage");
         let death = death_that_loses_nothing(&mut stage);
         stage.end(member, death);
@@ -224,6 +238,60 @@ async fn overwritten(mut stage: Stage) -> Played {
         stage.reached_if(stage.is_recovering(member) && !came_back, "not taken for a torn tail");
         stage.active(&[member]).await?;
     }
+    stage.acknowledged(5).await
+}
+
+/// One member is away. The processes of the two others end, and each start of theirs misreads a block
+/// of the journal, as over a bad cable. Nobody can lead. If they kept what verifies and overwrote the
+/// rest, what they acknowledged together would be gone. The cable is exchanged, and they start again.
+async fn majority_without_a_leader(mut stage: Stage) -> Played {
+    let (leader, away, member) = stage.cast().await?;
+    stage.acknowledged(5).await?;
+    stage.kill(away);
+    stage.acknowledged(20).await?;
+    let two = [leader, member];
+    for member in two {
+        stage.kill(member);
+    }
+    let journal = |stage: &Stage, member: usize| -> Result<Vec<u8>, String> {
+        let disk = &stage.machine(member)?.disk;
+        let size = disk.size(FileKind::Journal).ok_or("a journal")?;
+        disk.bytes(FileKind::Journal, 0, size as usize).ok_or_else(|| "its bytes".to_owned())
+    };
+    let mut before = Vec::new();
+    let mut misread = 0;
+    for member in two {
+        before.push(journal(&stage, member)?);
+        misread += usize::from(stage.machine(member)?.disk.misread_journal());
+        stage.machine(member)?.damage();
+    }
+    stage.start(&two).await;
+    stage.start(&[away]).await;
+    let up = |stage: &Stage| stage.all().into_iter().all(|member| stage.node(member).is_some());
+    stage.until("nodes that serve", || up(&stage)).await?;
+    stage.pass(5_000, 10_000).await;
+    let damaged = two.iter().filter_map(|member| stage.node(*member)?.engine().damage());
+    stage.reached_if(
+        misread == 2 && damaged.count() == 2 && stage.leads(&stage.all()).is_none(),
+        "a majority cannot read its journal",
+    );
+    let mut same = true;
+    for (member, before) in two.into_iter().zip(&before) {
+        same &= journal(&stage, member)? == *before;
+    }
+    if misread == 2 && !same {
+        let detail = "a journal that could not be read was overwritten without a leader".to_owned();
+        let claim = "nothing is overwritten before a leader has it";
+        stage.cluster.violation(Violation::new(claim, detail));
+    }
+    stage.reached_if(misread == 2 && same, "nothing overwritten");
+    for member in two {
+        stage.kill(member);
+        stage.machine(member)?.disk.read_right();
+    }
+    stage.start(&two).await;
+    stage.active(&stage.all()).await?;
+    stage.reached_if(misread == 2, "all active without an operator");
     stage.acknowledged(5).await
 }
 
@@ -248,12 +316,17 @@ async fn end_while_opening(stage: &mut Stage, member: usize) -> bool {
         let steps = stage.rng.random_range(1..most);
         // Without damage it writes no checkpoint then; it ends later.
         stage.disk(member, moment, steps).await.ok();
-        stage.reached_if(stage.node(member).is_none(), "ended while it opened");
+        stage.reached_if(!has_begun(stage, member), "ended while it opened");
         let death = if stage.rng.random_bool(0.5) { Death::Killed } else { Death::PowerCut };
         came_back = stage.is_active(member);
         stage.end(member, death);
     }
     came_back
+}
+
+/// Whether a member serves, and has written what it keeps of its directory.
+fn has_begun(stage: &Stage, member: usize) -> bool {
+    stage.node(member).is_some_and(|node| node.engine().damage().is_none())
 }
 
 /// Starts a member that lacks what it acknowledged: it must recover before it is active.

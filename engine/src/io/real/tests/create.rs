@@ -78,7 +78,7 @@ fn a_directory_that_holds_anything_is_refused_and_left_as_it_is() {
     for (name, says) in [
         ("holiday.jpg", "it is not empty (1 files or directories)"),
         ("superblock", "it already is a Cairn data directory (superblock)"),
-        ("data", "an unfinished format leaves them; if so, remove them (data)"),
+        ("data", "holds more than an unfinished format leaves (data)"),
     ] {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join(name), "precious").unwrap();
@@ -98,17 +98,83 @@ fn a_formatted_directory_is_not_formatted_again() {
     assert_eq!(fs::read(path.join("superblock")).unwrap(), b"identity");
 }
 
+/// The story: a format was killed before the superblock. Each later start refused the directory, a
+/// second format too, until somebody removed its files.
+#[test]
+fn what_an_unfinished_format_left_is_removed_by_the_next_one() {
+    let complete = |path: &Path| names(path).len() == FileKind::ALL.len();
+    let again = |path: &Path| {
+        FileDirectory::create(path, &SMALL, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    };
+    for removed in 0..FileKind::ALL.len() {
+        let (_parent, path) = formatted(&SMALL);
+        for kind in FileKind::ALL.into_iter().rev().take(removed) {
+            fs::remove_file(path.join(kind.name())).unwrap();
+        }
+        // Of the last file only a part is there, and the empty checkpoint may be written.
+        let last = FileKind::ALL[FileKind::ALL.len() - 1 - removed];
+        fs::OpenOptions::new()
+            .write(true)
+            .open(path.join(last.name()))
+            .unwrap()
+            .set_len(8192)
+            .unwrap();
+        let checkpoint = path.join(FileKind::Checkpoint0.name());
+        if checkpoint.exists() && last != FileKind::Checkpoint0 {
+            let mut bytes = fs::read(&checkpoint).unwrap();
+            bytes[..100].fill(7);
+            fs::write(&checkpoint, bytes).unwrap();
+        }
+        assert!(FileDirectory::is_unfinished(&path));
+        fs::create_dir(path.join("lost+found")).unwrap();
+        again(&path);
+        fs::remove_dir(path.join("lost+found")).unwrap();
+        assert!(complete(&path), "{removed} files removed");
+        FileDirectory::open(&path, Backend::Auto).unwrap();
+    }
+}
+
+/// With one byte in the journal, the values, or a checkpoint behind the empty one, it is a directory
+/// whose superblock is lost.
+#[test]
+fn a_directory_without_a_superblock_that_holds_anything_is_not_taken_for_an_unfinished_format() {
+    for kind in [FileKind::Journal, FileKind::Data, FileKind::Checkpoint0, FileKind::Checkpoint1] {
+        let (_parent, path) = formatted(&SMALL);
+        let file = path.join(kind.name());
+        let mut bytes = fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() = 1;
+        fs::write(&file, &bytes).unwrap();
+        let error = create(&path, &SMALL);
+        assert!(error.contains("holds more than an unfinished format leaves"), "{error}");
+        assert!(fs::read(&file).unwrap() == bytes && names(&path).len() == FileKind::ALL.len());
+    }
+}
+
+#[test]
+fn a_format_that_is_under_way_keeps_another_one_away() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("node");
+    let under_way = FileDirectory::create(&path, &SMALL, &mut |done, _| {
+        if done > 0 {
+            assert!(create(&path, &SMALL).contains("in use"));
+        }
+        ControlFlow::Continue(())
+    });
+    let under_way = under_way.unwrap();
+    assert!(create(&path, &SMALL).contains("in use"), "its superblock is not written yet");
+    drop(under_way);
+    FileDirectory::create(&path, &SMALL, &mut |_, _| ControlFlow::Continue(())).unwrap();
+}
+
 /// The story: a format was killed between its last file and the superblock. `format` then said that
 /// the directory was already formatted, and `serve` that it was not and should be.
 #[test]
-fn formatting_and_opening_report_an_unfinished_format_in_the_same_way() {
+fn opening_reports_an_unfinished_format_and_a_lost_file_as_what_they_are() {
     let (_parent, path) = formatted(&SMALL);
-    assert!(create(&path, &SMALL).contains("unfinished format leaves them; if so, remove them ("));
     fs::remove_file(path.join("data")).unwrap();
-    assert!(create(&path, &SMALL).contains("unfinished format leaves them; if so, remove them ("));
     let error = FileDirectory::open(&path, Backend::Auto).err().unwrap();
     assert!(
-        error.to_string().contains("unfinished format leaves it; if so, remove its files ("),
+        error.to_string().contains("unfinished format leaves it; if so, `cairn format` removes"),
         "{error}"
     );
     fs::write(path.join("superblock"), "identity").unwrap();

@@ -5,6 +5,7 @@ mod grow;
 mod lock;
 mod probe;
 mod rate;
+mod set_aside;
 mod transfer;
 
 use super::{Backend, FileDirectory};

@@ -301,11 +301,13 @@ pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error
 ///
 /// # Errors
 /// `Engine`, if the directory is not empty or the files cannot be created. A directory whose
-/// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it.
+/// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it, and the
+/// next call begins anew.
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     let path = &config.data_directory;
     let geometry = config.storage.sizing().geometry()?;
-    FileDirectory::create(path, &geometry, progress)?;
+    // Until the superblock is written, it keeps another format away.
+    let _created = FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, config.storage.backend)?;
     let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };

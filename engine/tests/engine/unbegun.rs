@@ -1,0 +1,325 @@
+//! Damaged directories before it is decided that they may be overwritten.
+
+use crate::support::sixty::{
+    GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
+};
+use crate::support::{Cache, Disk, Random, geometry, identity, run, until};
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{Engine, KernelBootId, MemberState, Mode, Options, SnapshotKey};
+use std::sync::Arc;
+
+/// What an open may not change before its begin.
+const KEPT: [FileKind; 4] =
+    [FileKind::Journal, FileKind::Checkpoint0, FileKind::Checkpoint1, FileKind::Data];
+
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    /// A block of the journal behind the newest checkpoint.
+    Journal,
+    /// The body of each checkpoint.
+    Checkpoints,
+    /// A block of the journal, and one of the headers of the older checkpoint.
+    JournalAndHeader,
+    /// Two blocks of the journal.
+    Blocks,
+}
+
+const HARMS: [Harm; 4] = [Harm::Journal, Harm::Checkpoints, Harm::JournalAndHeader, Harm::Blocks];
+
+/// The bytes that this harm damages. How many blocks the journal has depends on the syncs between.
+async fn places(disk: &Disk, harm: Harm) -> Vec<(FileKind, usize)> {
+    let found = cairn_engine::inspect(disk, KernelBootId(1), false).await.unwrap();
+    let contents = found.contents.unwrap();
+    let covered = |file: FileKind| {
+        let area = contents.checkpoints.iter().find(|area| area.file == file).unwrap();
+        area.holds.unwrap().1
+    };
+    let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1];
+    let newest = areas.into_iter().max_by_key(|area| covered(*area)).unwrap();
+    let middle = (covered(newest) + contents.journal_end) / 2;
+    let blocks = geometry().journal_bytes / BLOCK as u64;
+    let block = |sequence: u64| (FileKind::Journal, (sequence % blocks) as usize * BLOCK + 200);
+    match harm {
+        Harm::Journal => vec![block(middle)],
+        Harm::Checkpoints => areas.map(|area| (area, 2 * BLOCK + 10)).to_vec(),
+        Harm::JournalAndHeader => vec![block(middle), (other(newest), 30)],
+        Harm::Blocks => vec![block(middle), block(middle + 1)],
+    }
+}
+
+async fn damaged(harm: Harm) -> Disk {
+    let disk = stopped().await;
+    for (kind, at) in places(&disk, harm).await {
+        disk.damage(kind, |bytes| bytes[at] ^= 1);
+    }
+    disk
+}
+
+async fn survey(disk: &Disk, salvage: bool) -> Engine {
+    Engine::survey(Arc::new(disk.clone()), None, options(salvage)).await.unwrap()
+}
+
+/// Applies the log again, as a replica does at its start.
+fn apply_again(engine: &Engine) {
+    let applied = engine.applied(GROUP).map_or(0, |applied| applied.index + 1);
+    let before = engine.applied_before_restart(GROUP).map_or(0, |before| before.index + 1);
+    for index in applied..before {
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+    }
+}
+
+/// The story: each start with damage kept what verifies and overwrote the rest at once. So did the dry
+/// run of a command with which an operator wanted to see what was there.
+#[test]
+fn a_damaged_directory_stays_as_it_is_whatever_its_member_does_before_the_begin() {
+    run(async {
+        for what in HARMS {
+            let disk = damaged(what).await;
+            let before = KEPT.map(|kind| disk.bytes(kind));
+            let engine = open(&disk, true).await.unwrap();
+            assert!(engine.damage().is_some(), "{what:?}");
+            assert_eq!(engine.member_state(), MemberState::Recovering, "{what:?}");
+            apply_again(&engine);
+            check_prefix(&engine, &format!("{what:?}")).await;
+            engine.save_vote(GROUP, b"a later vote").await.unwrap();
+            engine.barrier().await.unwrap();
+            engine.sync().await.unwrap();
+            engine.begin_checkpoint().unwrap();
+            assert!(engine.begin_install(GROUP).await.is_err());
+            assert!(engine.purge_due(GROUP).is_none());
+            assert!(engine.truncate_after(GROUP, Some(59)).await.is_err());
+            assert!(engine.set_active().await.is_err());
+            engine.close().await.unwrap();
+            assert!(engine.begin(false).await.is_err(), "it is closed");
+            drop(engine);
+            assert!(KEPT.map(|kind| disk.bytes(kind)) == before, "{what:?}");
+            disk.kill(|| 0);
+            let engine = open(&disk, true).await.unwrap();
+            assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"a later vote"[..]), "{what:?}");
+        }
+    });
+}
+
+#[test]
+fn a_survey_changes_not_one_byte_of_a_directory_damaged_or_not() {
+    run(async {
+        for what in [None].into_iter().chain(HARMS.map(Some)) {
+            let disk = match what {
+                Some(harm) => damaged(harm).await,
+                None => stopped().await,
+            };
+            let before = FileKind::ALL.map(|kind| disk.bytes(kind));
+            let engine = survey(&disk, true).await;
+            assert_eq!(engine.damage().is_some(), what.is_some(), "{what:?}");
+            apply_again(&engine);
+            check_prefix(&engine, &format!("{what:?}")).await;
+            engine.close().await.unwrap();
+            drop(engine);
+            assert!(FileKind::ALL.map(|kind| disk.bytes(kind)) == before, "{what:?}");
+        }
+        // Nor one whose process was killed: the open would cut its tail and put values at their places.
+        let (disk, engine) = filled().await;
+        append(&engine, entry(60, 10)).await;
+        drop(engine);
+        disk.kill(|| 0);
+        let before = FileKind::ALL.map(|kind| disk.bytes(kind));
+        let engine = survey(&disk, false).await;
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(60)));
+        drop(engine);
+        assert!(FileKind::ALL.map(|kind| disk.bytes(kind)) == before);
+    });
+}
+
+/// The story: a block of the journal could not be read at one start only, and 39 entries became 23.
+/// Both checkpoints could not be read, and nothing was left.
+#[test]
+fn blocks_that_cannot_be_read_for_a_while_cost_nothing() {
+    run(async {
+        for what in HARMS {
+            let disk = stopped().await;
+            let places = places(&disk, what).await;
+            let blocks = places.iter().map(|(kind, at)| (*kind, (at / BLOCK) as u64));
+            disk.core.lock().unwrap().worn.extend(blocks);
+            for _ in 0..2 {
+                let engine = open(&disk, true).await.unwrap();
+                assert_eq!(engine.member_state(), MemberState::Recovering, "{what:?}");
+                check_prefix(&engine, &format!("{what:?}")).await;
+                assert!(!engine.reads_whole().await, "{what:?}");
+                drop(engine);
+                disk.kill(|| 0);
+            }
+            let engine = open(&disk, true).await.unwrap();
+            disk.core.lock().unwrap().worn.clear();
+            assert!(engine.reads_whole().await, "{what:?}");
+            drop(engine);
+            disk.kill(|| 0);
+            let engine = open(&disk, true).await.unwrap();
+            assert_eq!((engine.damage(), engine.member_state()), (None, MemberState::Active));
+            assert_eq!(check_prefix(&engine, &format!("{what:?}")).await, 60);
+        }
+    });
+}
+
+/// What an open concludes from the way in which the last process ended, it concludes again after one
+/// that found damage and did not begin.
+#[test]
+fn a_power_cut_before_a_damaged_open_is_not_forgotten_by_it() {
+    run(async {
+        let (disk, engine) = filled().await;
+        assert!(engine.status().unsynced_acks);
+        drop(engine);
+        disk.kill(|| 0);
+        let after_a_cut = || Options { boot: KernelBootId(2), ..options(true) };
+        let open = async || Engine::open(Arc::new(disk.clone()), None, after_a_cut()).await;
+        let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| (kind, 2));
+        disk.core.lock().unwrap().worn.extend(areas);
+        drop(open().await.unwrap());
+        disk.kill(|| 0);
+        disk.core.lock().unwrap().worn.clear();
+        let engine = open().await.unwrap();
+        assert_eq!((engine.damage(), engine.member_state()), (None, MemberState::Recovering));
+    });
+}
+
+/// Reads, votes and the log that verifies are there before the begin, and the begin keeps them.
+#[test]
+fn what_was_applied_before_the_begin_is_there_after_it_and_after_a_restart() {
+    run(async {
+        for what in HARMS {
+            let disk = damaged(what).await;
+            let engine = open(&disk, true).await.unwrap();
+            apply_again(&engine);
+            let next = check_prefix(&engine, &format!("{what:?}")).await;
+            engine.begin(false).await.unwrap();
+            engine.begin(false).await.unwrap();
+            assert_eq!(engine.damage(), None);
+            for index in next..next + 3 {
+                append(&engine, entry(index, 10)).await;
+                engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+            }
+            engine.checkpoint().await.unwrap();
+            engine.set_active().await.unwrap();
+            engine.close().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            let engine = open(&disk, false).await.unwrap();
+            assert_eq!(engine.member_state(), MemberState::Active);
+            assert_eq!(engine.log_bounds(GROUP).last, Some(id(next + 2)), "{what:?}");
+            assert!(engine.get(GROUP, &key(next + 2)).await.unwrap().is_some());
+        }
+    });
+}
+
+#[test]
+fn a_cut_at_any_operation_of_the_open_and_the_begin_leaves_a_directory_that_recovers() {
+    run(async {
+        let mut cuts = 0;
+        for cut in 1.. {
+            let disk = damaged(HARMS[(cut % 4) as usize]).await;
+            {
+                let mut core = disk.core.lock().unwrap();
+                core.cut_at = Some(core.operations + cut);
+            }
+            let mut random = Random(cut);
+            let opened = tokio::select! {
+                biased;
+                () = disk.died.notified() => None,
+                opened = async {
+                    let engine = open(&disk, true).await.unwrap();
+                    apply_again(&engine);
+                    engine.begin(false).await.unwrap();
+                    engine
+                } => Some(opened),
+            };
+            let ended = opened.is_some();
+            drop(opened);
+            disk.reboot(Cache::Volatile, || random.next());
+            let engine =
+                open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+            assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
+            check_prefix(&engine, &format!("cut {cut}")).await;
+            engine.begin(false).await.unwrap();
+            if ended {
+                break;
+            }
+            cuts += 1;
+        }
+        assert!(cuts > 20, "{cuts}");
+    });
+}
+
+/// The story: until the first checkpoint there was one only, the empty one. A bad block in it took
+/// twenty acknowledged entries, though the journal held all of them.
+#[test]
+fn one_bad_block_before_the_first_checkpoint_costs_nothing() {
+    run(async {
+        for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            // Header, its copy, body, table of hashes; the header alone has a second copy.
+            for blocks in [&[0, 1][..], &[2], &[3]] {
+                let disk = Disk::new(geometry());
+                Engine::format(&disk, geometry(), &identity()).await.unwrap();
+                let options = Options { mode: Mode::Sync, ..options(false) };
+                let engine =
+                    Engine::open(Arc::new(disk.clone()), None, options.clone()).await.unwrap();
+                for index in 0..20 {
+                    append(&engine, entry(index, 10)).await;
+                    engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+                }
+                drop(engine);
+                disk.kill(|| 0);
+                disk.damage(kind, |bytes| {
+                    blocks.iter().for_each(|block| bytes[block * BLOCK + 50] ^= 1);
+                });
+                let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
+                assert_eq!(engine.log_bounds(GROUP).last, Some(id(19)), "{kind:?}, {blocks:?}");
+                assert_eq!(engine.member_state(), MemberState::Active);
+            }
+        }
+    });
+}
+
+/// A snapshot that is installed voids the older checkpoint, and a start may find one alone. A second
+/// one follows, so that one bad block costs nothing.
+#[test]
+fn no_checkpoint_stays_alone() {
+    run(async {
+        for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            for restarted in [false, true] {
+                let (disk, engine) = filled().await;
+                let mut installer = engine.begin_install(GROUP).await.unwrap();
+                let key = SnapshotKey::with_value("other".into(), id(1000), vec![7; 300].into());
+                installer.put(vec![key]).await.unwrap();
+                installer.finish(id(1000), image(1)).await.unwrap();
+                if restarted {
+                    drop(engine);
+                    disk.kill(|| 0);
+                    let newest = newest_area(&disk).await;
+                    disk.damage(other(newest), |bytes| bytes[..2 * BLOCK].fill(0));
+                    let engine = open(&disk, false).await.unwrap();
+                    until("a second one", || engine.status().checkpoints == 1).await;
+                } else {
+                    until("a second one", || engine.status().checkpoints == 4).await;
+                }
+                disk.kill(|| 0);
+                disk.damage(kind, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+                let engine = open(&disk, false).await.unwrap();
+                let what = format!("{kind:?}, restarted: {restarted}");
+                assert_eq!(engine.applied(GROUP), Some(id(1000)), "{what}");
+                assert!(engine.get(GROUP, b"other").await.unwrap().is_some(), "{what}");
+            }
+        }
+    });
+}
+
+async fn newest_area(disk: &Disk) -> FileKind {
+    let found = cairn_engine::inspect(disk, KernelBootId(1), false).await.unwrap();
+    let areas = found.contents.unwrap().checkpoints;
+    areas.into_iter().max_by_key(|area| area.holds).unwrap().file
+}
+
+fn other(area: FileKind) -> FileKind {
+    match area {
+        FileKind::Checkpoint0 => FileKind::Checkpoint1,
+        _ => FileKind::Checkpoint0,
+    }
+}

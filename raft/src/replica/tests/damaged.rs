@@ -1,0 +1,71 @@
+//! A member whose directory is damaged: until when it is left as it is.
+
+use super::*;
+use crate::core::types;
+use crate::storage::log_store::encode_vote;
+use cairn_engine::io::{Backend, FileDirectory};
+use cairn_engine::{Engine, KernelBootId, MemberState, Options};
+use std::sync::Arc;
+
+const VOTED: u64 = 5;
+
+fn leadership(term: u64) -> types::Vote {
+    types::Vote::new_committed(term, other())
+}
+
+/// Member 1.1, which voted for the leader of term 5. Neither of its checkpoints can be used.
+async fn damaged() -> (TempDir, Replica) {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let engine = engine(&folder).await;
+        engine.save_vote(GROUP, &encode_vote(&leadership(VOTED))).await.unwrap();
+        engine.close().await.unwrap();
+    }
+    for area in ["checkpoint.0", "checkpoint.1"] {
+        let path = folder.path().join(area);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[8192..8200].fill(0x5a);
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
+    let options = Options { salvage: true, ..Options::new(Mode::Device, KernelBootId(1), 2) };
+    let engine = Engine::open(Arc::new(directory), None, options).await.unwrap();
+    assert_eq!(engine.member_state(), MemberState::Recovering);
+    let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
+    let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
+    let replica = Replica::start(ReplicaConfig::new(Mode::Device, members), engine).await.unwrap();
+    (folder, replica)
+}
+
+fn files(folder: &TempDir) -> Vec<Vec<u8>> {
+    let files = ["journal", "checkpoint.0", "checkpoint.1", "data"];
+    files.map(|file| std::fs::read(folder.path().join(file)).unwrap()).to_vec()
+}
+
+/// A leader that an earlier term elected may lack what this member acknowledged to a later one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_directory_is_overwritten_for_no_leader_of_an_earlier_term_than_its_vote() {
+    let (folder, replica) = damaged().await;
+    let (member, before) = (&replica.inner.member, files(&folder));
+    // It goes on, and openraft refuses that leader and tells it the later term.
+    assert!(member.begins_to_write(other(), &leadership(VOTED - 1)).await);
+    assert!(replica.engine().damage().is_some());
+    assert!(files(&folder) == before);
+    assert!(member.begins_to_write(other(), &leadership(VOTED)).await);
+    assert_eq!(replica.engine().damage(), None);
+    assert!(files(&folder) != before);
+    let copy = folder.path().join("set-aside.2");
+    assert!(std::fs::read(copy.join("journal")).unwrap() == before[0], "the copy");
+}
+
+/// An operator, or the configuration, accepts what is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_candidate_of_an_unsafe_recovery_begins_to_write_its_damaged_directory() {
+    let (folder, replica) = damaged().await;
+    let before = files(&folder);
+    let of = |candidate| UnsafeRecovery { candidate, epoch: replica.engine().boot_epoch() };
+    replica.unsafe_recovery(of(other())).await.unwrap();
+    assert!(replica.engine().damage().is_some() && files(&folder) == before);
+    replica.unsafe_recovery(of(replica.node_id())).await.unwrap();
+    assert_eq!(replica.engine().damage(), None);
+}
