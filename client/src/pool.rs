@@ -321,6 +321,11 @@ impl Pool {
         }
     }
 
+    /// Whether `node` is the one that served the latest request to the leader.
+    pub(crate) fn leads(&self, node: &Arc<Node>) -> bool {
+        self.leader.read().as_ref().is_some_and(|leader| Arc::ptr_eq(leader, node))
+    }
+
     /// Forgets that `node` served such a request, if it is the remembered one.
     pub(crate) fn forget_preferred(&self, target: Target, node: &Arc<Node>) {
         let slot = self.remembered(target);

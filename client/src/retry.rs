@@ -176,10 +176,12 @@ impl Attempts {
         if !self.tried.iter().any(|address| address == node.address()) {
             self.tried.push(node.address().to_owned());
         }
+        let stays = self.stays(pool, node, &failure);
         self.hint = match &failure {
             Failure::NotLeader(Some(address)) => pool.at(address),
             // The node that reported this leads, and gave the new session its base.
             Failure::SessionExpired => Some(node.clone()),
+            _ if stays => Some(node.clone()),
             _ => None,
         };
         if matches!(
@@ -193,7 +195,7 @@ impl Attempts {
         ) {
             pool.refresh_soon();
         }
-        if failure != Failure::SessionExpired {
+        if failure != Failure::SessionExpired && !stays {
             pool.forget_preferred(self.target, node);
             self.avoid = Some(node.clone());
         }
@@ -202,6 +204,13 @@ impl Attempts {
             self.last = Some(failure);
         }
         delay
+    }
+
+    /// Whether the same node is asked again: a leader that wants fewer requests still leads. Any other
+    /// node would take the whole request, only to name the leader.
+    fn stays(&self, pool: &Pool, node: &Arc<Node>, failure: &Failure) -> bool {
+        let wants_fewer = matches!(failure, Failure::Overloaded(_) | Failure::Full(_));
+        wants_fewer && self.target == Target::Leader && pool.leads(node)
     }
 
     /// A node that is down explains less than a node that says why nobody is served, and a node of
@@ -227,6 +236,8 @@ impl Attempts {
         }
         let doublings = self.failures.saturating_sub(nodes).min(8);
         let backoff = BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF);
+        // Clients that were refused together do not come back together.
+        let asked_for = asked_for.map(|asked| asked + pool.random.jitter(asked));
         pool.random.jitter(backoff).max(asked_for.unwrap_or_default())
     }
 
@@ -413,9 +424,32 @@ mod tests {
     }
 
     #[test]
-    fn the_client_waits_as_long_as_an_overloaded_cluster_asks() {
-        let asked = delays(|_| Failure::Overloaded(Duration::from_millis(700)), 1);
-        assert_eq!(asked[0].1, Duration::from_millis(700));
+    fn the_client_waits_as_long_as_an_overloaded_cluster_asks_and_not_as_long_as_the_others() {
+        let after = Duration::from_millis(700);
+        let mut waits: Vec<_> =
+            delays(|_| Failure::Overloaded(after), 10).into_iter().map(|(_, wait)| wait).collect();
+        assert!(waits.iter().all(|wait| *wait >= after && *wait <= 2 * after), "{waits:?}");
+        waits.sort();
+        waits.dedup();
+        assert!(waits.len() > 5, "{waits:?}");
+    }
+
+    /// The story: a put that an overloaded leader refused went to a follower next, with its whole
+    /// value, and back to the leader from there. With thousands of clients most of what the members
+    /// received was refused.
+    #[test]
+    fn an_overloaded_leader_is_asked_again_and_no_other_node() {
+        let pool = pool();
+        let leader = pool.nth(1).unwrap();
+        pool.succeeded(Target::Leader, &leader);
+        let mut attempts = Attempts::new(Target::Leader, Duration::from_secs(10));
+        for _ in 0..10 {
+            let node = attempts.choose(&pool, Instant::now()).unwrap();
+            assert!(Arc::ptr_eq(&node, &leader), "{}", node.address());
+            attempts.note(&pool, &node, Failure::Overloaded(Duration::from_millis(1)));
+        }
+        let asked = delays(|_| Failure::Overloaded(Duration::from_millis(1)), 3);
+        assert!(asked[0].0 != asked[1].0, "one that is not known to lead: {asked:?}");
     }
 
     #[test]

@@ -135,3 +135,42 @@ async fn plain_text_and_half_a_handshake_are_refused_and_take_no_slot() {
         cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
     }
 }
+
+/// Begins handshakes from another address as fast as it can, and keeps the latest 200 of them open.
+async fn begin_handshakes(address: String) {
+    let address = address.parse().expect("an address");
+    let mut open = std::collections::VecDeque::new();
+    loop {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("loopback");
+        if let Ok(mut socket) = socket.connect(address).await {
+            // The first bytes of a handshake. It may have been replaced already.
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, &[22, 3, 1, 2, 0, 1]).await;
+            open.push_back(socket);
+        }
+        if open.len() > 200 {
+            open.pop_front();
+        }
+    }
+}
+
+/// The story: a stranger that began 1,900 handshakes a second and ended none turned away a third of
+/// the clients and half of the members that connected: each new one replaced the oldest.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_handshakes_of_strangers_turn_away_no_address_that_finished_one() {
+    let mut cluster = Cluster::secured(1, "64MiB", "limits.max_connections = 128");
+    cluster.start_all().await;
+    let ca = cluster.certificates.as_ref().expect("secured").ca();
+    let client = value_of(cluster.config(0), "listen.client");
+    let honest = Stranger::new(Some(&ca.issue("client/honest")));
+    assert_eq!(greet_as_client(honest.channel(&client)).await, Ok(()));
+    let flood = tokio::spawn(begin_handshakes(client.clone()));
+    let line = "too many TLS handshakes at once";
+    cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
+    let mut turned_away = Vec::new();
+    for _ in 0..60 {
+        turned_away.extend(greet_as_client(honest.channel(&client)).await.err());
+    }
+    flood.abort();
+    assert!(turned_away.is_empty(), "{} of 60: {turned_away:?}", turned_away.len());
+}

@@ -26,6 +26,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
@@ -82,19 +83,22 @@ pub(super) fn router(
         .with_state(Probes { replica, election_blocked_state, metrics, secured })
 }
 
-/// Sets the health service to whether the node can serve. Never ends.
+/// Sets the health service to whether the node can serve, when that has changed: each time is a
+/// message to everyone who watches it. Never ends.
 pub(super) async fn report_health(
     health: HealthReporter,
     replica: Replica,
     state: ElectionBlockedState,
 ) {
+    let mut told = None;
     loop {
-        if readiness(&replica, &state).is_ok() {
-            health.set_serving::<KvServer<KvService>>().await;
-            health.set_service_status("", ServingStatus::Serving).await;
-        } else {
-            health.set_not_serving::<KvServer<KvService>>().await;
-            health.set_service_status("", ServingStatus::NotServing).await;
+        let now = match readiness(&replica, &state) {
+            Ok(()) => ServingStatus::Serving,
+            Err(_) => ServingStatus::NotServing,
+        };
+        if told.replace(now) != Some(now) {
+            health.set_service_status(KvServer::<KvService>::NAME, now).await;
+            health.set_service_status("", now).await;
         }
         tokio::time::sleep(HEALTH_INTERVAL).await;
     }
