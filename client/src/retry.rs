@@ -209,7 +209,7 @@ impl Attempts {
     /// Whether the same node is asked again: a leader that wants fewer requests still leads. Any other
     /// node would take the whole request, only to name the leader.
     fn stays(&self, pool: &Pool, node: &Arc<Node>, failure: &Failure) -> bool {
-        let wants_fewer = matches!(failure, Failure::Overloaded(_) | Failure::Full(_));
+        let wants_fewer = matches!(failure, Failure::Overloaded(_) | Failure::Full(..));
         wants_fewer && self.target == Target::Leader && pool.leads(node)
     }
 
