@@ -1,11 +1,18 @@
 //! The answers to clients on their way through the transport. Each piece of an answer carries its
 //! charge until the kernel has taken it, or the connection or the stream has ended.
+//!
+//! What holds here: while a client has not taken the last piece of a stream, the next one is made
+//! only if the budget has memory for it. A stream is open until its answer has ended.
 
-use crate::admission::memory::{Charge, Outbox, Reader};
+use crate::admission::memory::{Charge, Outbox};
+use crate::admission::requests::{Accounts, Arrived, OpenStream};
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
@@ -39,16 +46,19 @@ where
         self.0.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let reader = request.extensions().get::<Reader>().cloned();
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let accounts = request.extensions().get::<Accounts>().cloned();
+        let stream = request.extensions_mut().remove::<Arc<OpenStream>>();
+        let held = (stream, request.extensions().get::<Arrived>().cloned());
         let answer = self.0.call(request);
         Box::pin(async move {
             let response = answer.await?;
-            let Some(reader) = reader else { return Ok(response) };
+            let Some(accounts) = accounts else { return Ok(response) };
             let (mut parts, body) = response.into_parts();
             let outbox = parts.extensions.remove::<Outbox>();
-            let outbox = outbox.unwrap_or_else(|| Outbox::of(reader));
-            Ok(http::Response::from_parts(parts, Body::new(Charged { body, outbox })))
+            let outbox = outbox.unwrap_or_else(|| Outbox::of(accounts.reads));
+            let charged = Charged { body, outbox, unsent: Arc::default(), _held: held };
+            Ok(http::Response::from_parts(parts, Body::new(charged)))
         })
     }
 }
@@ -57,6 +67,31 @@ where
 struct Charged {
     body: Body,
     outbox: Outbox,
+    unsent: Arc<Unsent>,
+    /// The stream, and the messages of it that are not decoded.
+    _held: (Option<Arc<OpenStream>>, Option<Arrived>),
+}
+
+/// The pieces of an answer that the client has not taken.
+#[derive(Default)]
+struct Unsent {
+    pieces: AtomicUsize,
+    waits: AtomicWaker,
+}
+
+impl Charged {
+    /// Whether the next piece may be made. If not, the last piece wakes the task when it is taken.
+    fn may_go_on(&self, context: &Context<'_>) -> bool {
+        let may = || {
+            self.unsent.pieces.load(Ordering::Acquire) == 0
+                || !self.outbox.is_empty()
+                || self.outbox.fits(PIECE_BYTES)
+        };
+        may() || {
+            self.unsent.waits.register(context.waker());
+            may()
+        }
+    }
 }
 
 impl http_body::Body for Charged {
@@ -68,12 +103,17 @@ impl http_body::Body for Charged {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
+        if !this.may_go_on(context) {
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut this.body).poll_frame(context);
         polled.map_ok(|frame| {
             frame.map_data(|bytes| {
                 let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
                 let charge = this.outbox.take(takes);
-                Bytes::from_owner(Piece { bytes, _charge: charge })
+                this.unsent.pieces.fetch_add(1, Ordering::AcqRel);
+                let unsent = Arc::clone(&this.unsent);
+                Bytes::from_owner(Piece { bytes, unsent, _charge: charge })
             })
         })
     }
@@ -90,7 +130,15 @@ impl http_body::Body for Charged {
 /// A piece of an answer with its charge.
 struct Piece {
     bytes: Bytes,
+    unsent: Arc<Unsent>,
     _charge: Charge,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.unsent.pieces.fetch_sub(1, Ordering::AcqRel);
+        self.unsent.waits.wake();
+    }
 }
 
 impl AsRef<[u8]> for Piece {
