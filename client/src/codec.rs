@@ -7,15 +7,20 @@ use crate::proto::error_detail::Reason;
 use crate::proto::{self, ErrorDetail};
 use bytes::{Buf, Bytes};
 use prost::Message;
-use real_tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use real_tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use real_tonic::{Code, Status};
 use std::marker::PhantomData;
 
 /// Most operations of one message, over all its calls. An empty operation has two encoded bytes,
 /// and takes a hundred times as much memory when decoded.
 const MOST_OPERATIONS: usize = 32_768;
-/// Most calls of one message.
-const MOST_CALLS: usize = 8192;
+/// Most calls of one message. A client sends up to 128.
+const MOST_CALLS: usize = 1024;
+
+/// The buffers that each call begins with, for messages in and out, and the bytes of answers that
+/// are sent together. Messages that are longer get what they need.
+const BUFFER_BYTES: usize = 1 << 10;
+const SENT_TOGETHER_BYTES: usize = 32 << 10;
 
 /// A value that is shorter than this part of its message gets memory of its own.
 const OWN_PART: usize = 4;
@@ -85,6 +90,24 @@ impl Bounded for proto::MultiplexRequest {
                 write.own_short_values(encoded_bytes);
             }
         }
+    }
+}
+
+impl proto::WriteRequest {
+    /// Memory that its operations take beside the bytes of the message.
+    pub fn decoded_bytes(&self) -> usize {
+        self.operations.capacity() * size_of::<proto::Operation>()
+    }
+}
+
+impl proto::MultiplexRequest {
+    /// Memory that its calls take beside the bytes of the message.
+    pub fn decoded_bytes(&self) -> usize {
+        let writes = self.calls.iter().map(|call| match &call.kind {
+            Some(proto::call::Kind::Write(write)) => write.decoded_bytes(),
+            _ => 0,
+        });
+        self.calls.capacity() * size_of::<proto::Call>() + writes.sum::<usize>()
     }
 }
 
@@ -194,6 +217,10 @@ impl<T: Message> Encoder for KvEncoder<T> {
     type Item = T;
     type Error = Status;
 
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER_BYTES, SENT_TOGETHER_BYTES)
+    }
+
     fn encode(&mut self, item: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
         // A buffer that grows in steps ends up to twice as long as its content, and it is kept
         // until it is sent.
@@ -208,6 +235,10 @@ pub struct KvDecoder<U>(PhantomData<U>);
 impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
     type Item = U;
     type Error = Status;
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER_BYTES, SENT_TOGETHER_BYTES)
+    }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // The message is in one piece. If it were not, the check would see only its first piece.

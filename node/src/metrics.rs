@@ -3,7 +3,7 @@
 //! What holds here: counting never fails and never waits for I/O. Gauges are read from engine and
 //! replica at scrape time.
 
-use crate::admission::memory::Reads;
+use crate::admission::requests::Budgets;
 use crate::delay::Delay;
 use crate::durability::in_force;
 use crate::log;
@@ -85,11 +85,11 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Metrics of a node with this replica and its engine, the state of blocked elections, and the
-    /// budget for reads.
+    /// budgets for requests and reads.
     pub(crate) fn new(
         replica: Replica,
         election_blocked_state: ElectionBlockedState,
-        reads: Reads,
+        budgets: Budgets,
     ) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
@@ -102,7 +102,7 @@ impl Metrics {
         registry.register_with_unit("request_duration", help, unit, duration.clone());
         let delay = Arc::<Delay>::default();
         let gauges =
-            NodeGauges { replica, election_blocked_state, reads, delay: Arc::clone(&delay) };
+            NodeGauges { replica, election_blocked_state, budgets, delay: Arc::clone(&delay) };
         registry.register_collector(Box::new(gauges));
         Metrics { registry, requests, duration, delay }
     }
@@ -130,7 +130,7 @@ impl Metrics {
 struct NodeGauges {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
-    reads: Reads,
+    budgets: Budgets,
     delay: Arc<Delay>,
 }
 
@@ -232,7 +232,11 @@ impl Collector for NodeGauges {
 
 impl NodeGauges {
     fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
-        let reads = self.reads.status();
+        let requests = self.budgets.requests.status();
+        let held = "Bytes of requests: further streams, messages that arrive, calls under way";
+        out.bytes("requests_held", held, requests.held_bytes)?;
+        out.gauge("requests_waiting", "Requests that wait for memory", requests.waiting)?;
+        let reads = self.budgets.reads.status();
         let held = "Bytes of values being read and of answers not yet sent to clients";
         out.bytes("reads_held", held, reads.held_bytes)?;
         out.gauge("reads_waiting", "Reads that wait for memory", reads.waiting)?;

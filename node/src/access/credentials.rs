@@ -37,9 +37,14 @@ pub(crate) enum Credentials {
 
 impl Credentials {
     pub(crate) fn of(extensions: &Extensions, metadata: &MetadataMap) -> Credentials {
-        if let Some(authorization) = metadata.get("authorization") {
-            return bearer(authorization.as_encoded_bytes())
-                .map_or(Credentials::Malformed, Credentials::Token);
+        let authorization = metadata.get("authorization").map(|value| value.as_encoded_bytes());
+        Credentials::presented(extensions, authorization)
+    }
+
+    /// The same for a request whose `authorization` is this.
+    pub(crate) fn presented(extensions: &Extensions, authorization: Option<&[u8]>) -> Credentials {
+        if let Some(authorization) = authorization {
+            return bearer(authorization).map_or(Credentials::Malformed, Credentials::Token);
         }
         let certificate = extensions.get::<Remote>().and_then(|remote| remote.certificate.as_ref());
         certificate.map_or(Credentials::None, |name| {

@@ -4,7 +4,8 @@
 //! What holds here: when an answer goes to the transport, its charge goes with it. Without a
 //! transport that takes charges, a charge ends with the read.
 
-use super::memory::{Charge, NotAdmitted, Outbox, Reader};
+use super::memory::{Account, Charge, NotAdmitted, Outbox};
+use super::requests::{Accounts, Arrived, Calls};
 use super::shares::Owner;
 use super::{deadline, refusal};
 use crate::access::{Identity, Need};
@@ -16,20 +17,27 @@ use tonic::{Extensions, Response, Status};
 #[derive(Clone)]
 pub(crate) struct Caller {
     identity: Identity,
-    reader: Reader,
+    requests: Account,
+    reads: Account,
     outbox: Option<Outbox>,
 }
 
 impl Caller {
     /// The caller of a request with these extensions. `unknown` is charged if the transport did not
     /// say which connection it came over.
-    pub(crate) fn of(identity: Identity, extensions: &Extensions, unknown: &Reader) -> Caller {
-        let connection = extensions.get::<Reader>().cloned();
-        let (known, reader) = (connection.is_some(), connection.unwrap_or_else(|| unknown.clone()));
-        let owner = Owner::of(&identity, reader.owner());
-        let reader = reader.owned_by(owner);
-        let outbox = known.then(|| Outbox::of(reader.clone()));
-        Caller { identity, reader, outbox }
+    pub(crate) fn of(identity: Identity, extensions: &Extensions, unknown: &Accounts) -> Caller {
+        let connection = extensions.get::<Accounts>().cloned();
+        let (known, accounts) =
+            (connection.is_some(), connection.unwrap_or_else(|| unknown.clone()));
+        let owner = Owner::of(&identity, accounts.reads.owner());
+        let (requests, reads) = (accounts.requests.owned_by(owner), accounts.reads.owned_by(owner));
+        let outbox = known.then(|| Outbox::of(reads.clone()));
+        Caller { identity, requests, reads, outbox }
+    }
+
+    /// The admission of a stream's calls.
+    pub(crate) fn calls(&self, extensions: &Extensions) -> Calls {
+        Calls::new(self.requests.clone(), extensions.get::<Arrived>().cloned())
     }
 
     /// The same connection, with another identity: the roles may have changed.
@@ -49,12 +57,12 @@ impl Caller {
 
     /// Whose account it is.
     pub(crate) fn owner(&self) -> Owner {
-        self.reader.owner()
+        self.reads.owner()
     }
 
     /// A charge of `bytes`, if they fit at once.
     pub(crate) fn try_admit(&self, bytes: usize) -> Option<Charge> {
-        self.reader.try_admit(bytes)
+        self.reads.try_admit(bytes)
     }
 
     /// A charge of `bytes`. Waits until `end`, less the time in which a refusal can still reach the
@@ -62,7 +70,7 @@ impl Caller {
     pub(crate) async fn admit(&self, bytes: usize, end: Instant) -> Result<Charge, Status> {
         let began = Instant::now();
         let left = deadline::within(Some(end.saturating_duration_since(began)), Duration::MAX);
-        self.reader.admit(bytes, began + left).await.map_err(|why| match why {
+        self.reads.admit(bytes, began + left).await.map_err(|why| match why {
             NotAdmitted::Crowded => refusal::reads_overloaded("too many reads wait for memory"),
             NotAdmitted::Late => refusal::reads_overloaded("no memory came free for the read"),
         })

@@ -7,7 +7,8 @@
 //! | `validate` | what a request may be |
 //! | `shares` | how a capacity is shared between clients |
 //! | `writes` | how many writes are under way, and how many bytes |
-//! | `memory` | what reads and their answers may take |
+//! | `memory` | how a budget of memory is charged, and who waits for it |
+//! | `requests` | what streams, messages that arrive and calls under way may take |
 //! | `caller` | whose account a request is charged to |
 //! | `deadline` | how long a request is worked on |
 //! | `refusal` | the error that a refused client gets |
@@ -16,6 +17,7 @@ pub(crate) mod caller;
 pub(crate) mod deadline;
 pub mod memory;
 pub(crate) mod refusal;
+pub mod requests;
 pub(crate) mod shares;
 pub(crate) mod validate;
 pub(crate) mod writes;

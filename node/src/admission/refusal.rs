@@ -106,6 +106,24 @@ pub(crate) fn reads_overloaded(why: &str) -> Status {
     detail.into_status(Code::ResourceExhausted, message)
 }
 
+/// The refusal of a request for which there is no memory. Nothing was proposed.
+pub(crate) fn requests_overloaded(why: &str) -> Status {
+    let detail = ErrorDetail { retry_after_ms: OVERLOADED_RETRY_MS, ..detail(Reason::Overloaded) };
+    let message = format!(
+        "overloaded: {why} (`limits.max_in_flight_bytes`); nothing was proposed, retry after {OVERLOADED_RETRY_MS} ms"
+    );
+    detail.into_status(Code::ResourceExhausted, message)
+}
+
+/// The refusal of a message by the length that its header declares.
+pub(crate) fn message_too_long(declared: usize, most: usize) -> Status {
+    let message = format!(
+        "a message of {declared} bytes is declared, at most {most} are received (`limits.max_request_bytes` and what a request \
+         takes beside its keys and values); send it in parts"
+    );
+    over_limit(Reason::RequestTooLarge, message, most, declared)
+}
+
 /// The refusal of a put for which there is no space.
 pub(crate) fn full(message: impl std::fmt::Display) -> Status {
     let detail = ErrorDetail { retry_after_ms: FULL_RETRY_MS, ..detail(Reason::StorageFull) };

@@ -10,7 +10,7 @@ mod world;
 pub use world::{Environment, Progress, format, grow, inspect, termination};
 
 use crate::access::{AccessTable, Entries};
-use crate::admission::memory::Reads;
+use crate::admission::requests::Budgets;
 use crate::config::{Limits, NodeConfig, ScrubConfig};
 use crate::durability::Durability;
 use crate::error::Error;
@@ -53,7 +53,7 @@ pub struct Node {
     access: AccessTable,
     election_blocked_state: ElectionBlockedState,
     service: KvService,
-    reads: Reads,
+    budgets: Budgets,
     running: Mutex<Option<Running>>,
 }
 
@@ -126,7 +126,7 @@ impl Node {
     /// stay.
     pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
         self.service.set_limits(limits);
-        self.reads.resize(limits.max_read_bytes);
+        self.budgets.resize(limits);
         self.replica.set_scrub_rate(scrub.rate_bytes);
     }
 
@@ -300,10 +300,10 @@ async fn assemble(
     }
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
-    let reads = Reads::new(config.limits.max_read_bytes);
+    let budgets = Budgets::new(&config.limits);
     let access = AccessTable::new(tls.is_some(), &config.access);
     let metrics =
-        Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
+        Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), budgets.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
     let service = KvService::new(
@@ -311,7 +311,7 @@ async fn assemble(
         &durability,
         (&replica, &election_blocked_state),
         &metrics,
-        (&access, &reads),
+        (&access, &budgets),
         &stopping,
     );
     let peers = serve_peers(peers, replica.clone(), Arc::clone(&handshaker));
@@ -323,15 +323,9 @@ async fn assemble(
     others.extend(watch_outages(&config, &replica, &election_blocked_state, &advertised.client));
     others.extend(watch_failure_domains(&durability, &replica));
     let clients_of = (replica.clone(), election_blocked_state.clone(), Arc::clone(&handshaker));
-    let (service_of_clients, reads_of_clients) = (service.clone(), reads.clone());
-    let clients = serve_clients(
-        clients,
-        config.clone(),
-        service_of_clients,
-        clients_of,
-        reads_of_clients,
-        stopping,
-    );
+    let (service_of_clients, charged) = (service.clone(), (access.clone(), budgets.clone()));
+    let clients =
+        serve_clients(clients, config.clone(), service_of_clients, clients_of, charged, stopping);
     let clients = client_threads.handle().spawn(clients);
     let identity = replica.node_id();
     match &tls {
@@ -353,7 +347,7 @@ async fn assemble(
           peer = %peer_address, "serving");
     let running =
         Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
-    Ok(Node { config, replica, metrics, access, election_blocked_state, service, reads, running })
+    Ok(Node { config, replica, metrics, access, election_blocked_state, service, budgets, running })
 }
 
 /// Whether the directory was formatted, and belonged to no cluster since.

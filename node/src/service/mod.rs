@@ -26,7 +26,7 @@ use crate::access::audit::Audit;
 use crate::access::credentials::Credentials;
 use crate::access::{AccessTable, Need, Session};
 use crate::admission::caller::Caller;
-use crate::admission::memory::{ConnectionFlow, Reader, Reads};
+use crate::admission::requests::{Accounts, Arrived, Budgets};
 use crate::admission::writes::Admission;
 use crate::admission::{deadline, refusal};
 use crate::config::{Limits, NodeConfig};
@@ -66,8 +66,8 @@ struct Inner {
     audit: Audit,
     limits: RwLock<Limits>,
     admission: Admission,
-    /// Charges reads whose connection is not known.
-    reader: Reader,
+    /// Charges requests whose connection is not known.
+    unknown: Accounts,
     metrics: Arc<Metrics>,
     started: Instant,
     stopping: Stop,
@@ -96,7 +96,7 @@ impl KvService {
         durability: &Durability,
         (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
         metrics: &Arc<Metrics>,
-        (access, reads): (&AccessTable, &Reads),
+        (access, budgets): (&AccessTable, &Budgets),
         stopping: &Stop,
     ) -> KvService {
         let inner = Inner {
@@ -109,7 +109,7 @@ impl KvService {
             audit: Audit::new(replica.node_id()),
             limits: RwLock::new(config.limits),
             admission: Admission::new(&config.limits),
-            reader: reads.reader(Arc::new(ConnectionFlow::default())),
+            unknown: budgets.accounts(&Arc::default()),
             metrics: Arc::clone(metrics),
             started: Instant::now(),
             stopping: stopping.clone(),
@@ -127,7 +127,7 @@ impl KvService {
     fn anybody<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let credentials = Credentials::of(request.extensions(), request.metadata());
         let identity = self.inner.access.identify(&credentials).map_err(refusal::denied)?;
-        Ok(Caller::of(identity, request.extensions(), &self.inner.reader))
+        Ok(Caller::of(identity, request.extensions(), &self.inner.unknown))
     }
 
     /// Applies other limits to the requests that come from now on.
@@ -198,7 +198,10 @@ impl proto::kv_server::Kv for KvService {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
         let work = async {
             let caller = self.caller(&request)?;
-            let done = write::write(&self.inner, &caller, request.into_inner(), budget).await?;
+            let arrived = request.extensions().get::<Arrived>().cloned().unwrap_or_default();
+            let request = request.into_inner();
+            let _held = arrived.decoded(request.decoded_bytes())?;
+            let done = write::write(&self.inner, &caller, request, budget).await?;
             Ok((done, caller))
         };
         self.measured(Method::Write, work).await.map(answered)
@@ -231,6 +234,7 @@ impl proto::kv_server::Kv for KvService {
         let credentials = Credentials::of(request.extensions(), request.metadata());
         let session = Session::begin(&self.inner.access, credentials).map_err(refusal::denied)?;
         let calling = caller.clone();
+        let calls = caller.calls(request.extensions());
         let serve = move |kind, generation, timeout| {
             let now = session.identity().map_err(refusal::denied);
             let service = service.clone();
@@ -241,7 +245,8 @@ impl proto::kv_server::Kv for KvService {
             };
             async move { service.call(caller, kind, timeout).await }
         };
-        let answers = multiplexed::answers(request.into_inner(), stopping, serve);
+        let calls = (calls, self.inner.config.timing.request);
+        let answers = multiplexed::answers(request.into_inner(), stopping, calls, serve);
         Ok(caller.answered(Response::new(Box::pin(answers))))
     }
 

@@ -1,5 +1,8 @@
 //! The server's end of the multiplexed stream of small requests.
 
+use crate::admission::memory::Charge;
+use crate::admission::refusal;
+use crate::admission::requests::Calls;
 use cairn_client::proto::{
     Answer, Call, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse, answer, call,
 };
@@ -10,6 +13,7 @@ use prost::Message;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
 /// Requests of one stream under way at once. At this number the server stops reading the stream.
@@ -18,43 +22,56 @@ const UNDER_WAY: usize = 1024;
 const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Answers the calls of a stream as they complete, in any order. `serve` answers one call; the
-/// generation that it means and its deadline are `None` if the client gave none. The stream of answers ends when the stream of
+/// Memory of a call under way beside what serves it: its answer, and its entry among the others.
+const CALL_BYTES: usize = 1 << 10;
+
+/// Answers the calls of a stream as they complete, in any order. `serve` answers one call, once
+/// `admission` lets it begin, which is before the given time or that of the call; the generation that it means and its
+/// deadline are `None` if the client gave none. The stream of answers ends when the stream of
 /// requests or `stopping` does, once everything that was received is answered. It ends with a
-/// refusal after a message that cannot be decoded. Dropping it drops the calls under way.
+/// refusal after a message that cannot be decoded or received. Dropping it drops the calls under way.
 pub(super) fn answers<F>(
     requests: Streaming<MultiplexRequest>,
     stopping: impl Future<Output = ()> + Send + 'static,
+    (admission, most): (Calls, Duration),
     serve: impl Fn(call::Kind, Option<u32>, Option<Duration>) -> F + Send + 'static,
 ) -> impl Stream<Item = Result<MultiplexResponse, Status>> + Send
 where
     F: Future<Output = Result<answer::Kind, Status>> + Send + 'static,
 {
     let refused = Arc::new(Mutex::new(None));
-    let refusal = Arc::clone(&refused);
+    let ends_with = Arc::clone(&refused);
+    let decoded = admission.clone();
     let calls = until(requests, stopping)
         .take_while(move |message| {
             // A broken connection is not reported: nobody reads the answer.
-            *refused.lock() = message
-                .as_ref()
-                .err()
-                .filter(|status| status.code() == Code::InvalidArgument)
-                .cloned();
+            *refused.lock() = message.as_ref().err().filter(|status| is_refusal(status)).cloned();
             futures::future::ready(message.is_ok())
         })
-        .flat_map(|message| {
-            let MultiplexRequest { calls, generation } = message.unwrap_or_default();
-            futures::stream::iter(calls.into_iter().map(move |call| (generation, call)))
-        });
-    let answers = calls.map(move |(generation, Call { id, timeout_ms, kind })| {
-        let deadline = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        let work = kind.map(|kind| serve(kind, generation, deadline));
+        .flat_map(move |message| futures::stream::iter(received(&decoded, message)));
+    let admitted = calls.then(move |Received { generation, call, charge }| {
+        let given = (call.timeout_ms > 0).then(|| Duration::from_millis(call.timeout_ms));
+        let end = Instant::now() + given.unwrap_or(most).min(most);
+        let served = if call.kind.is_some() { size_of::<F>() } else { 0 };
+        let admission = admission.clone();
         async move {
+            (admission.enter(served + CALL_BYTES, end).await, generation, call, charge, given, end)
+        }
+    });
+    let answers = admitted.map(move |(permit, generation, call, charge, given, end)| {
+        let Call { id, kind, .. } = call;
+        let left = end.saturating_duration_since(Instant::now());
+        // Boxed, since a call that is refused takes no more than its answer.
+        let work = charge.and_then(|charge| match kind {
+            _ if left.is_zero() => Err(refusal::requests_overloaded("the call waited for memory")),
+            Some(kind) => Ok((Box::pin(serve(kind, generation, given.map(|_| left))), charge)),
+            None => Err(Status::invalid_argument("a call without content; use one of its kinds")),
+        });
+        async move {
+            let _permit = permit;
             let result = match work {
-                Some(work) => work.await,
-                None => {
-                    Err(Status::invalid_argument("a call without content; use one of its kinds"))
-                }
+                Ok((work, _charge)) => work.await,
+                Err(refused) => Err(refused),
             };
             Answer {
                 id,
@@ -64,7 +81,36 @@ where
     });
     let answers = batched(answers.buffer_unordered(UNDER_WAY))
         .map(|answers| Ok(MultiplexResponse { answers }));
-    answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(refusal.lock().take().map(Err))))
+    answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(ends_with.lock().take().map(Err))))
+}
+
+/// Whether a stream ends with this because of what the client sent, and not because it is gone.
+fn is_refusal(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument | Code::DeadlineExceeded | Code::ResourceExhausted
+    )
+}
+
+/// A call of a message that has arrived.
+struct Received {
+    generation: Option<u32>,
+    call: Call,
+    /// The charge of its message, or why the message is refused.
+    charge: Result<Arc<Option<Charge>>, Status>,
+}
+
+fn received(
+    admission: &Calls,
+    message: Result<MultiplexRequest, Status>,
+) -> impl Iterator<Item = Received> + use<> {
+    let mut message = message.unwrap_or_default();
+    let charge = admission.decoded(message.decoded_bytes()).map(Arc::new);
+    if charge.is_err() {
+        message.calls.iter_mut().for_each(|call| call.kind = None);
+    }
+    let MultiplexRequest { calls, generation } = message;
+    calls.into_iter().map(move |call| Received { generation, call, charge: charge.clone() })
 }
 
 /// Ends when `stopping` does, too. `stopping` is polled only when it wakes the stream, not before

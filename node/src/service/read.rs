@@ -227,7 +227,7 @@ async fn in_time<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::memory::{ConnectionFlow, Reads};
+    use crate::admission::memory::{Budget, ConnectionFlow};
     use futures::FutureExt;
     use tokio::sync::oneshot;
 
@@ -235,8 +235,8 @@ mod tests {
     /// free to be charged for more of them.
     #[tokio::test]
     async fn a_read_that_nobody_waits_for_stays_charged_until_it_ends() {
-        let reads = Reads::new(1000);
-        let reader = reads.reader(Arc::<ConnectionFlow>::default());
+        let reads = Budget::new(1000);
+        let reader = reads.account(Arc::<ConnectionFlow>::default());
         let charge = reader.try_admit(400).expect("it fits");
         let (ends, device) = oneshot::channel::<()>();
         let given_up = to_its_end(charge, device).now_or_never();

@@ -30,6 +30,7 @@ mod new_disk;
 mod outage;
 mod readers;
 mod reload;
+mod streams;
 mod support;
 mod tls;
 mod unsafe_recovery;

@@ -1,13 +1,14 @@
-//! The memory that reads may take: one budget for the node, shared by its clients.
+//! Memory that clients' requests may take. A node has two budgets, shared by its clients: one for
+//! requests (streams, messages that arrive, calls under way), one for reads and answers.
 //!
 //! What holds here:
-//! - A read is charged from before it begins until the kernel has taken its answer or the answer is
-//!   dropped.
+//! - A request is charged from its first bytes until it is answered. A read is charged from before
+//!   it begins until the kernel has taken its answer or the answer is dropped.
 //! - After admission a client holds at most as many bytes as remain free ([`super::shares`]),
 //!   over all its connections. A client that has no name is its connection.
-//! - The number of waiting reads is bounded by the same rule, and each waits no longer than its own
-//!   deadline.
-//! - Connections take turns. The reads of one connection are admitted in order.
+//! - The number of charges that wait is bounded by the same rule, and each waits no longer than its
+//!   own deadline.
+//! - Connections take turns. The charges of one connection are admitted in order.
 //! - A client that takes its answers more slowly than the configured pace, while reads of others
 //!   wait, loses its connection.
 
@@ -22,16 +23,21 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Reads of all connections that wait for memory. Further reads are refused at once.
-const MOST_WAITING: usize = 8192;
+/// Charges of all connections that wait for memory. Further ones are refused at once.
+const MOST_WAITING: usize = 16_384;
+
+/// How many connections are looked at, one after the other, whose next charge does not fit. With
+/// thousands that wait, looking at all of them at each release takes more time than their requests.
+/// Those that were looked at go to the end, so all have their turn.
+const MOST_PASSED: usize = 32;
 
 /// The budget of a node. Clones share it.
 #[derive(Clone)]
-pub struct Reads {
-    shared: Arc<ReadBudget>,
+pub struct Budget {
+    pool: Arc<Pool>,
 }
 
-struct ReadBudget {
+struct Pool {
     closed: AtomicU64,
     state: Mutex<State>,
 }
@@ -40,22 +46,22 @@ struct State {
     held: Shares,
     waiting: Shares,
     next: u64,
-    accounts: BTreeMap<u64, Account>,
-    /// Connections with waiting reads, the next one first.
+    accounts: BTreeMap<u64, Connection>,
+    /// Connections with waiting charges, the next one first.
     turns: VecDeque<u64>,
 }
 
 /// What one connection waits for.
-struct Account {
+struct Connection {
     /// The bytes held that wait for the client to take them.
     sending: usize,
-    queue: VecDeque<QueuedRead>,
+    queue: VecDeque<QueuedCharge>,
     flow: Arc<ConnectionFlow>,
     /// Since when its pace is measured, and how many bytes it had taken by then.
     watched: Option<(Instant, u64)>,
 }
 
-struct QueuedRead {
+struct QueuedCharge {
     ticket: u64,
     owner: Owner,
     bytes: usize,
@@ -63,10 +69,10 @@ struct QueuedRead {
 }
 
 impl State {
-    /// Admits the reads that fit, one of each connection in turn.
+    /// Admits the charges that fit, one of each connection in turn.
     fn admit(&mut self) {
         let mut passed = 0;
-        while passed < self.turns.len() {
+        while passed < self.turns.len().min(MOST_PASSED) {
             let Some(id) = self.turns.pop_front() else { return };
             let fits = self.accounts.get(&id).and_then(|account| {
                 let head = account.queue.front()?;
@@ -83,15 +89,15 @@ impl State {
             self.held.take(owner, bytes);
             self.waiting.release(owner, 1);
             if let Some(head) = account.queue.pop_front() {
-                // A cancelled read finds that it was admitted, and releases the memory again.
+                // One that was cancelled finds that it was admitted, and releases the memory again.
                 let _ = head.admitted.send(());
             }
         }
     }
 
-    fn release(&mut self, reader: &Reader, bytes: usize, sending: usize) {
-        self.held.release(reader.owner, bytes);
-        if let Some(account) = self.accounts.get_mut(&reader.handle.id) {
+    fn release(&mut self, holder: &Account, bytes: usize, sending: usize) {
+        self.held.release(holder.owner, bytes);
+        if let Some(account) = self.accounts.get_mut(&holder.handle.id) {
             account.sending = account.sending.saturating_sub(sending);
             if account.sending == 0 {
                 account.watched = None;
@@ -113,29 +119,29 @@ pub struct Pace {
 
 /// The figures of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReadsStatus {
-    /// Bytes held by reads and by answers that wait to be sent.
+pub struct BudgetStatus {
+    /// Bytes that are charged.
     pub held_bytes: u64,
-    /// Reads that wait for memory.
+    /// Charges that wait for memory.
     pub waiting: u64,
     /// Connections that were closed because their clients were too slow.
     pub slow_closed: u64,
 }
 
-impl Reads {
+impl Budget {
     /// Changes the budget. What is held already stays; what waits is admitted as it fits.
     pub fn resize(&self, most_bytes: usize) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.pool.state.lock();
         state.held.set_most(most_bytes);
         state.admit();
     }
 
     /// A budget of `most_bytes`.
-    pub fn new(most_bytes: usize) -> Reads {
-        Reads::bounded(most_bytes, MOST_WAITING)
+    pub fn new(most_bytes: usize) -> Budget {
+        Budget::bounded(most_bytes, MOST_WAITING)
     }
 
-    fn bounded(most_bytes: usize, most_waiting: usize) -> Reads {
+    fn bounded(most_bytes: usize, most_waiting: usize) -> Budget {
         let state = State {
             held: Shares::new(most_bytes),
             waiting: Shares::new(most_waiting),
@@ -144,31 +150,31 @@ impl Reads {
             turns: VecDeque::new(),
         };
         let (closed, state) = (AtomicU64::new(0), Mutex::new(state));
-        Reads { shared: Arc::new(ReadBudget { closed, state }) }
+        Budget { pool: Arc::new(Pool { closed, state }) }
     }
 
     /// Opens an account for one more connection.
-    pub fn reader(&self, flow: Arc<ConnectionFlow>) -> Reader {
-        let mut state = self.shared.state.lock();
+    pub fn account(&self, flow: Arc<ConnectionFlow>) -> Account {
+        let mut state = self.pool.state.lock();
         let id = state.next;
         state.next += 1;
-        let account = Account { sending: 0, queue: VecDeque::new(), flow, watched: None };
+        let account = Connection { sending: 0, queue: VecDeque::new(), flow, watched: None };
         state.accounts.insert(id, account);
-        let handle = Arc::new(Handle { id, shared: self.shared.clone() });
-        Reader { owner: Owner::Connection(id), handle }
+        let handle = Arc::new(Handle { id, pool: self.pool.clone() });
+        Account { owner: Owner::Connection(id), handle }
     }
 
     /// Its figures.
-    pub fn status(&self) -> ReadsStatus {
-        let state = self.shared.state.lock();
-        let slow_closed = self.shared.closed.load(Ordering::Relaxed);
+    pub fn status(&self) -> BudgetStatus {
+        let state = self.pool.state.lock();
+        let slow_closed = self.pool.closed.load(Ordering::Relaxed);
         let (held_bytes, waiting) = (state.held.held() as u64, state.waiting.held() as u64);
-        ReadsStatus { held_bytes, waiting, slow_closed }
+        BudgetStatus { held_bytes, waiting, slow_closed }
     }
 
     /// Ends every connection: nothing more is read from it, and it closes.
     pub fn end_connections(&self) {
-        for account in self.shared.state.lock().accounts.values() {
+        for account in self.pool.state.lock().accounts.values() {
             account.flow.end();
         }
     }
@@ -191,7 +197,7 @@ impl Reads {
 
     /// Checks all connections once, and returns how many it closed.
     fn close_slow_once(&self, pace: Pace, now: Instant) -> u64 {
-        let mut state = self.shared.state.lock();
+        let mut state = self.pool.state.lock();
         let (waiting, mut closed) = (state.waiting.held(), 0);
         for account in state.accounts.values_mut() {
             let others_wait = waiting > account.queue.len();
@@ -215,15 +221,17 @@ impl Reads {
                 closed += 1;
             }
         }
-        self.shared.closed.fetch_add(closed, Ordering::Relaxed);
+        self.pool.closed.fetch_add(closed, Ordering::Relaxed);
         closed
     }
 }
 
-/// The state of a connection as its reads see it: how much its client took, and whether the node
-/// closes it.
+/// The state of a connection as its requests see it: how much its client took, whether the node
+/// closes it, and whether one of its streams is open.
 #[derive(Default)]
 pub struct ConnectionFlow {
+    /// A stream is open that is not charged: each connection may have one.
+    streams: AtomicBool,
     written: AtomicU64,
     closed: AtomicBool,
     ended: AtomicBool,
@@ -235,6 +243,16 @@ impl ConnectionFlow {
     pub fn counted(&self, bytes: usize) -> usize {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
         bytes
+    }
+
+    /// Takes the one stream that a connection may have without a charge. `false`: it is open.
+    pub fn open_stream(&self) -> bool {
+        !self.streams.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives it back.
+    pub fn close_stream(&self) {
+        self.streams.store(false, Ordering::Release);
     }
 
     /// Closes the connection: wakes its task, whose next poll ends the connection.
@@ -268,46 +286,52 @@ impl ConnectionFlow {
 
 /// A connection's account. Clones share it; dropping the last one removes it.
 #[derive(Clone)]
-pub struct Reader {
+pub struct Account {
     handle: Arc<Handle>,
-    /// Whose reads they are.
+    /// Who is charged.
     owner: Owner,
 }
 
 struct Handle {
     id: u64,
-    shared: Arc<ReadBudget>,
+    pool: Arc<Pool>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.state.lock().accounts.remove(&self.id);
+        self.pool.state.lock().accounts.remove(&self.id);
     }
 }
 
-/// Why a read was not admitted.
+/// Why a charge was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// Too many reads wait already.
+    /// Too many wait already, or it never fits.
     Crowded,
-    /// No memory came free until the read's deadline.
+    /// No memory came free until its deadline.
     Late,
 }
 
-impl Reader {
-    /// Whose reads are charged.
+impl Account {
+    /// Who is charged.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// The same connection's account, for reads of this owner.
-    pub(crate) fn owned_by(self, owner: Owner) -> Reader {
-        Reader { owner, ..self }
+    /// The same connection's account, charged to this owner.
+    pub(crate) fn owned_by(self, owner: Owner) -> Account {
+        Account { owner, ..self }
+    }
+
+    /// The same connection's account, for requests that prove no name with a role.
+    pub fn of_stranger(self) -> Account {
+        let owner = self.owner.stranger();
+        self.owned_by(owner)
     }
 
     /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
-        let mut state = self.handle.shared.state.lock();
+        let mut state = self.handle.pool.state.lock();
         let bytes = bytes.min(state.held.most());
         let account = state.accounts.get(&self.handle.id)?;
         if !account.queue.is_empty() || !state.held.fits(self.owner, bytes) {
@@ -315,7 +339,7 @@ impl Reader {
         }
         self.take(&mut state, bytes);
         drop(state);
-        Some(Charge { reader: self.clone(), bytes, sending: 0 })
+        Some(Charge { account: self.clone(), bytes, sending: 0 })
     }
 
     /// A charge of `bytes`. Waits for it until `end`. May be cancelled.
@@ -336,8 +360,8 @@ impl Reader {
 
     /// A charge of `bytes`, whether they fit or not: for memory that is already in use.
     pub fn charge(&self, bytes: usize) -> Charge {
-        self.take(&mut self.handle.shared.state.lock(), bytes);
-        Charge { reader: self.clone(), bytes, sending: 0 }
+        self.take(&mut self.handle.pool.state.lock(), bytes);
+        Charge { account: self.clone(), bytes, sending: 0 }
     }
 
     fn take(&self, state: &mut State, bytes: usize) {
@@ -345,13 +369,13 @@ impl Reader {
     }
 
     fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
-        let ReadBudget { state, .. } = &*self.handle.shared;
+        let Pool { state, .. } = &*self.handle.pool;
         let (admit, admitted) = oneshot::channel();
         let mut state = state.lock();
         let bytes = bytes.min(state.held.most());
-        let State { waiting, next, accounts, turns, .. } = &mut *state;
+        let State { held, waiting, next, accounts, turns } = &mut *state;
         let account = accounts.get_mut(&self.handle.id).ok_or(NotAdmitted::Crowded)?;
-        if !waiting.fits(self.owner, 1) {
+        if !waiting.fits(self.owner, 1) || !held.may_fit(self.owner, bytes) {
             return Err(NotAdmitted::Crowded);
         }
         let number = *next;
@@ -360,7 +384,7 @@ impl Reader {
         if account.queue.is_empty() && !turns.contains(&self.handle.id) {
             turns.push_back(self.handle.id);
         }
-        account.queue.push_back(QueuedRead {
+        account.queue.push_back(QueuedCharge {
             ticket: number,
             owner: self.owner,
             bytes,
@@ -369,13 +393,13 @@ impl Reader {
         // Memory may have been released since the first attempt.
         state.admit();
         drop(state);
-        Ok(Ticket { reader: self.clone(), number, bytes, admitted, used: false })
+        Ok(Ticket { account: self.clone(), number, bytes, admitted, used: false })
     }
 }
 
-/// A read in the queue.
+/// A charge in the queue.
 struct Ticket {
-    reader: Reader,
+    account: Account,
     number: u64,
     bytes: usize,
     admitted: oneshot::Receiver<()>,
@@ -385,35 +409,35 @@ struct Ticket {
 impl Ticket {
     fn into_charge(mut self) -> Charge {
         self.used = true;
-        Charge { reader: self.reader.clone(), bytes: self.bytes, sending: 0 }
+        Charge { account: self.account.clone(), bytes: self.bytes, sending: 0 }
     }
 }
 
 impl Drop for Ticket {
-    /// Removes a cancelled read from the queue, or releases its memory if it was admitted
+    /// Removes a cancelled one from the queue, or releases its memory if it was admitted
     /// meanwhile.
     fn drop(&mut self) {
         if self.used {
             return;
         }
-        let handle = &self.reader.handle;
-        let mut state = handle.shared.state.lock();
+        let handle = &self.account.handle;
+        let mut state = handle.pool.state.lock();
         let queue = state.accounts.get_mut(&handle.id).map(|account| &mut account.queue);
         let waited = queue.and_then(|queue| {
             let position = queue.iter().position(|waiting| waiting.ticket == self.number)?;
             queue.remove(position)
         });
         match waited {
-            Some(_) => state.waiting.release(self.reader.owner, 1),
-            None => state.release(&self.reader, self.bytes, 0),
+            Some(_) => state.waiting.release(self.account.owner, 1),
+            None => state.release(&self.account, self.bytes, 0),
         }
         state.admit();
     }
 }
 
-/// Memory that a read or its answer holds. Dropping it releases the memory.
+/// Memory that a request or its answer holds. Dropping it releases the memory.
 pub struct Charge {
-    reader: Reader,
+    account: Account,
     bytes: usize,
     sending: usize,
 }
@@ -426,20 +450,34 @@ impl Charge {
 
     /// Changes the charge to the size that turned out to be needed.
     pub fn resize(&mut self, bytes: usize) {
-        let mut state = self.reader.handle.shared.state.lock();
+        let mut state = self.account.handle.pool.state.lock();
         if bytes > self.bytes {
-            self.reader.take(&mut state, bytes - self.bytes);
+            self.account.take(&mut state, bytes - self.bytes);
         } else {
-            state.release(&self.reader, self.bytes - bytes, 0);
+            state.release(&self.account, self.bytes - bytes, 0);
             state.admit();
         }
         self.bytes = bytes;
     }
 
+    /// The same for memory that is not in use if it does not fit. `false`: it does not, and nothing
+    /// has changed.
+    pub fn settle(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let fits = {
+            let state = self.account.handle.pool.state.lock();
+            more == 0 || state.held.fits(self.account.owner, more)
+        };
+        if fits {
+            self.resize(bytes);
+        }
+        fits
+    }
+
     /// From now on the charged memory only waits for the client to take it.
     pub fn sent(&mut self) {
-        let mut state = self.reader.handle.shared.state.lock();
-        if let Some(account) = state.accounts.get_mut(&self.reader.handle.id) {
+        let mut state = self.account.handle.pool.state.lock();
+        if let Some(account) = state.accounts.get_mut(&self.account.handle.id) {
             account.sending += self.bytes - self.sending;
         }
         self.sending = self.bytes;
@@ -448,8 +486,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut state = self.reader.handle.shared.state.lock();
-        state.release(&self.reader, self.bytes, self.sending);
+        let mut state = self.account.handle.pool.state.lock();
+        state.release(&self.account, self.bytes, self.sending);
         state.admit();
     }
 }
@@ -457,14 +495,25 @@ impl Drop for Charge {
 /// The charges of answers on their way from the service to the transport.
 #[derive(Clone)]
 pub struct Outbox {
-    reader: Reader,
+    account: Account,
     charges: Arc<Mutex<Vec<Charge>>>,
 }
 
 impl Outbox {
-    /// An outbox of this reader's answers.
-    pub fn of(reader: Reader) -> Outbox {
-        Outbox { reader, charges: Arc::default() }
+    /// An outbox of the answers that are charged to this account.
+    pub fn of(account: Account) -> Outbox {
+        Outbox { account, charges: Arc::default() }
+    }
+
+    /// Whether no answer that goes out has a charge.
+    pub fn is_empty(&self) -> bool {
+        self.charges.lock().is_empty()
+    }
+
+    /// Whether so many bytes more fit now.
+    pub fn fits(&self, bytes: usize) -> bool {
+        let state = self.account.handle.pool.state.lock();
+        state.held.fits(self.account.owner, bytes)
     }
 
     /// Adds the charge of an answer.
@@ -472,12 +521,13 @@ impl Outbox {
         self.charges.lock().push(charge);
     }
 
-    /// Replaces all charges in the outbox by one of `bytes`. The reader pays what they do not cover.
+    /// Replaces all charges in the outbox by one of `bytes`. The account pays what they do not
+    /// cover.
     pub fn take(&self, bytes: usize) -> Charge {
         let mut charges = std::mem::take(&mut *self.charges.lock());
         // The others are released after this one has grown, so that no other read is admitted in
         // between.
-        let mut charge = charges.pop().unwrap_or_else(|| self.reader.charge(0));
+        let mut charge = charges.pop().unwrap_or_else(|| self.account.charge(0));
         charge.resize(bytes);
         charge.sent();
         charge

@@ -1,7 +1,8 @@
 //! The same servers on the simulated network.
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
-use crate::admission::memory::Reads;
+use crate::access::AccessTable;
+use crate::admission::requests::Budgets;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
@@ -41,7 +42,7 @@ pub(in crate::compose) async fn serve_clients(
     config: NodeConfig,
     service: KvService,
     _unused: (Replica, ElectionBlockedState, Arc<Handshaker>),
-    _reads: Reads,
+    _charged: (AccessTable, Budgets),
     stopping: Stop,
 ) {
     let service = OverWire { service, request_bytes: request_bytes_max(&config) };

@@ -19,19 +19,55 @@ const WINDOW: u32 = (1 << 31) - 1;
 pub struct Raw {
     socket: TcpStream,
     next: u32,
+    /// What the server has not taken yet.
+    unsent: Vec<u8>,
 }
 
 impl Raw {
     pub fn connect(address: &str) -> Raw {
+        Raw::connect_with(address, WINDOW)
+    }
+
+    /// The same, but the server may send so many bytes of each answer.
+    pub fn connect_with(address: &str, window: u32) -> Raw {
         let mut socket = TcpStream::connect(address).expect("it listens");
         socket.set_nodelay(true).expect("a socket");
         let mut settings = INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
-        settings.extend(WINDOW.to_be_bytes());
+        settings.extend(window.to_be_bytes());
         let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         begin.extend(frame(SETTINGS, 0, 0, &settings));
         begin.extend(frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
         socket.write_all(&begin).expect("sent");
-        Raw { socket, next: 1 }
+        Raw { socket, next: 1, unsent: Vec::new() }
+    }
+
+    /// Begins a call of this path with its headers alone, and returns its stream. [`Raw::push`]
+    /// sends them.
+    pub fn open(&mut self, path: &str) -> u32 {
+        let stream = self.next;
+        self.next += 2;
+        self.unsent.extend(frame(HEADERS, END_HEADERS, stream, &headers_of(path)));
+        stream
+    }
+
+    /// Adds bytes to a call, which goes on.
+    pub fn add(&mut self, stream: u32, bytes: &[u8]) {
+        for piece in bytes.chunks(FRAME_BYTES) {
+            self.unsent.extend(frame(DATA, 0, stream, piece));
+        }
+    }
+
+    /// Sends what the server takes now. Returns whether it has taken everything, or closed the
+    /// connection.
+    pub fn push(&mut self) -> bool {
+        self.socket.set_nonblocking(true).expect("a socket");
+        while !self.unsent.is_empty() {
+            match self.socket.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) => return error.kind() != ErrorKind::WouldBlock,
+            }
+        }
+        true
     }
 
     /// Sends so many answers to pings that nobody sent, in one write.
@@ -45,10 +81,7 @@ impl Raw {
     pub fn call(&mut self, method: &str, message: &impl Message, last: bool) {
         let stream = self.next;
         self.next += 2;
-        let encoded = message.encode_to_vec();
-        let mut body = vec![0];
-        body.extend(u32::try_from(encoded.len()).expect("short").to_be_bytes());
-        body.extend(encoded);
+        let body = framed(message);
         let mut sent = frame(HEADERS, END_HEADERS, stream, &headers(method));
         let pieces = body.len().div_ceil(FRAME_BYTES);
         for (number, piece) in body.chunks(FRAME_BYTES).enumerate() {
@@ -69,6 +102,15 @@ impl Raw {
     }
 }
 
+/// A message as it goes into the body of a call.
+pub fn framed(message: &impl Message) -> Vec<u8> {
+    let encoded = message.encode_to_vec();
+    let mut body = vec![0];
+    body.extend(u32::try_from(encoded.len()).expect("short").to_be_bytes());
+    body.extend(encoded);
+    body
+}
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).expect("short").to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
@@ -77,13 +119,16 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Encodes each header as a literal without indexing.
 fn headers(method: &str) -> Vec<u8> {
-    let path = format!("/cairn.kv.v1.Kv/{method}");
+    headers_of(&format!("/cairn.kv.v1.Kv/{method}"))
+}
+
+/// Encodes each header as a literal without indexing.
+fn headers_of(path: &str) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", path.as_str()),
+        (":path", path),
         (":authority", "tested"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),

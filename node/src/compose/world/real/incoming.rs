@@ -10,7 +10,8 @@
 //! - A connection that the node closes ends at once, with everything that is not sent yet.
 
 use super::handshakes::{Handshakes, LOG_INTERVAL, Refusals, Served};
-use crate::admission::memory::{ConnectionFlow, Reader, Reads};
+use crate::admission::memory::ConnectionFlow;
+use crate::admission::requests::{Accounts, Budgets};
 use cairn_tls::{Cause, Refusal, Remote, Stream as Socket};
 use futures::StreamExt;
 use futures::stream::Stream;
@@ -70,8 +71,8 @@ pub(super) struct Incoming {
     /// Bytes that a client must send first.
     handshake_bytes: usize,
     handshake_timeout: Duration,
-    /// The budget that the reads of its connections are charged to.
-    reads: Option<Reads>,
+    /// The budgets that its connections are charged to.
+    budgets: Option<Budgets>,
     /// The connections of a yielding port, the oldest first.
     open: Option<VecDeque<Weak<ConnectionFlow>>>,
     last_logged: Option<Instant>,
@@ -102,7 +103,7 @@ impl Incoming {
             most,
             handshake_bytes,
             handshake_timeout,
-            reads: None,
+            budgets: None,
             open: None,
             last_logged: None,
         }
@@ -113,9 +114,9 @@ impl Incoming {
         Incoming { handshakes, ..self }
     }
 
-    /// The same, but the reads of its connections are charged to this budget.
-    pub(super) fn charged(self, reads: Reads) -> Incoming {
-        Incoming { reads: Some(reads), ..self }
+    /// The same, but its connections are charged to these budgets.
+    pub(super) fn charged(self, budgets: Budgets) -> Incoming {
+        Incoming { budgets: Some(budgets), ..self }
     }
 
     /// The same, but when all slots are taken a new connection replaces the oldest one.
@@ -204,14 +205,14 @@ impl Incoming {
             open.retain(|flow| flow.strong_count() > 0);
             open.push_back(Arc::downgrade(&flow));
         }
-        let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&flow)));
+        let accounts = self.budgets.as_ref().map(|budgets| budgets.accounts(&flow));
         let end = Box::pin(tokio::time::sleep(self.handshake_timeout));
         let handshake = Some(Handshake { bytes: self.handshake_bytes, end });
         let plain = match socket {
             Socket::Plain(_) => Some((self.served, Arc::clone(&self.refusals))),
             Socket::Tls(_) => None,
         };
-        let origin = Origin { reader, remote };
+        let origin = Origin { accounts, remote };
         Connection { socket, plain, handshake, flow, origin, _slot: slot }
     }
 
@@ -248,8 +249,8 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Who sends the requests of a connection.
 #[derive(Clone)]
 pub(super) struct Origin {
-    /// The account that reads are charged to.
-    pub(super) reader: Option<Reader>,
+    /// What they are charged to.
+    pub(super) accounts: Option<Accounts>,
     pub(super) remote: Remote,
 }
 

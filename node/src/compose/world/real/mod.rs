@@ -11,7 +11,9 @@ mod threads;
 mod under_way;
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
-use crate::admission::memory::{Pace, Reads};
+use crate::access::AccessTable;
+use crate::admission::memory::{Budget, Pace};
+use crate::admission::requests::Budgets;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
@@ -29,7 +31,7 @@ use futures::FutureExt;
 pub(in crate::compose) use handshakes::Handshaker;
 use incoming::{ConnectionSlots, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
 use rand::RngExt;
-use receiving::Arrivals;
+use receiving::Receive;
 use sending::Sending;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -46,14 +48,27 @@ use under_way::UnderWay;
 
 /// Calls under way on one connection. The bound exists because a request takes memory before it can
 /// be refused. More calls wait at the client; a multiplexed stream is one call.
-const CLIENT_STREAMS: u32 = 128;
+const CLIENT_STREAMS: u32 = 32;
+
+/// What a client may send on a stream, and on a connection, before a byte of it is taken. It lies in
+/// the transport's memory, where no budget sees it.
+const CLIENT_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CLIENT_WINDOW_BYTES: u32 = 2 << 20;
 
 /// Calls of another member under way on one connection.
 const PEER_STREAMS: u32 = 128;
 
+/// Memory of a stream beside its headers: its state in the transport, its task and its buffers. The
+/// libraries' own services take larger buffers than ours.
+const STREAM_BYTES: usize = 24 << 10;
+const PROBE_STREAM_BYTES: usize = 48 << 10;
+
 /// The most bytes of a request to describe the service or to ask for its health: its answers repeat
 /// parts of it.
 const PROBE_BYTES: usize = 4 << 10;
+
+/// The most bytes of an operator's request.
+const OPERATOR_BYTES: usize = 4 << 20;
 
 /// How long a request may take to arrive.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
@@ -110,10 +125,10 @@ fn incoming(
 
 /// Puts into each request who sends it.
 fn introduce(mut request: Request<()>) -> Result<Request<()>, Status> {
-    if let Some(Origin { reader, remote }) = request.extensions().get::<Origin>().cloned() {
+    if let Some(Origin { accounts, remote }) = request.extensions().get::<Origin>().cloned() {
         request.extensions_mut().insert(remote);
-        if let Some(reader) = reader {
-            request.extensions_mut().insert(reader);
+        if let Some(accounts) = accounts {
+            request.extensions_mut().insert(accounts);
         }
     }
     Ok(request)
@@ -124,38 +139,48 @@ pub(in crate::compose) async fn serve_clients(
     config: NodeConfig,
     service: KvService,
     (replica, state, handshaker): (Replica, ElectionBlockedState, Arc<Handshaker>),
-    reads: Reads,
+    (access, budgets): (AccessTable, Budgets),
     stopping: Stop,
 ) {
-    let slow = tokio::spawn(reads.clone().close_slow(READ_PACE));
+    let slow = tokio::spawn(budgets.reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica, state));
-    let server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let server = server()
+        .max_concurrent_streams(Some(CLIENT_STREAMS))
+        .initial_stream_window_size(CLIENT_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CLIENT_WINDOW_BYTES);
     let mut server = server.layer(InterceptorLayer::new(introduce));
     let operator = OperatorServer::new(service.clone());
     let kv = KvServer::new(service)
         .max_decoding_message_size(request_bytes_max(&config))
         .max_encoding_message_size(usize::MAX);
-    let arrivals = Arrivals::new(config.limits.max_in_flight_bytes, MESSAGE_TIME);
+    let receive = Receive { time: MESSAGE_TIME, access };
+    let most = request_bytes_max(&config);
     let health_service = health_service.max_decoding_message_size(PROBE_BYTES);
     let under_way = UnderWay::default();
     let mut router = server
-        .add_service(arrivals.receive(Sending::awaited(kv, &under_way)))
-        .add_service(arrivals.receive(Sending::awaited(operator, &under_way)))
-        .add_service(arrivals.receive(Sending::unawaited(health_service)));
+        .add_service(receive.service(Sending::awaited(kv, &under_way), (STREAM_BYTES, most)))
+        .add_service(
+            receive.service(Sending::awaited(operator, &under_way), (STREAM_BYTES, OPERATOR_BYTES)),
+        )
+        .add_service(
+            receive.service(Sending::unawaited(health_service), (PROBE_STREAM_BYTES, PROBE_BYTES)),
+        );
     match probes::reflection() {
         Ok(reflection) => {
             let reflection = reflection.max_decoding_message_size(PROBE_BYTES);
-            router = router.add_service(arrivals.receive(Sending::unawaited(reflection)));
+            router = router.add_service(
+                receive.service(Sending::unawaited(reflection), (PROBE_STREAM_BYTES, PROBE_BYTES)),
+            );
         }
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
     let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
     let served = ("clients", "listen.client");
     let incoming = incoming(listener, served, &slots, (&handshaker, Port::Clients));
-    let incoming = incoming.charged(reads.clone()).stream();
+    let incoming = incoming.charged(budgets.clone()).stream();
     let stop = stopping.clone().map(|_| ());
-    let ending = end_connections(stopping, under_way, reads, config.timing.shutdown);
+    let ending = end_connections(stopping, under_way, budgets.reads, config.timing.shutdown);
     let mut served = Box::pin(router.serve_with_incoming_shutdown(incoming, stop));
     let end = tokio::select! {
         biased;
@@ -170,7 +195,7 @@ pub(in crate::compose) async fn serve_clients(
 /// Once the server stops, waits for the requests under way, at most `limit`, and closes what is
 /// open then. HTTP/2 has told the clients before to send no more (GOAWAY), so those that answer have
 /// closed by themselves, except where a stream of theirs is idle.
-async fn end_connections(stopping: Stop, under_way: UnderWay, reads: Reads, limit: Duration) {
+async fn end_connections(stopping: Stop, under_way: UnderWay, reads: Budget, limit: Duration) {
     // It is dropped if the node is.
     let _ = stopping.await;
     if tokio::time::timeout(limit, under_way.none()).await.is_err() {

@@ -1,23 +1,30 @@
-//! Requests of clients on their way in. A message is in memory from its first bytes, long before the
-//! service can admit or refuse it.
+//! Requests of clients on their way in. A stream takes memory from its headers on, and a message
+//! from its first bytes, long before the service can admit or refuse it.
 //!
 //! What holds here:
-//! - A message that has not arrived completely is charged to its connection with its whole length.
-//!   While that does not fit into the budget ([`Shares`]), nothing more of it is taken.
-//! - A call of one message is charged until the client has ended it.
+//! - A stream is charged to its client, or refused, when its headers are there. Who shows no name with
+//!   a role is a stranger ([`Owner::Stranger`]).
+//! - A message is charged with its whole length when its header is there. While that does not fit,
+//!   nothing more of it is taken. One that declares more than the limit is refused.
+//! - The bytes of a message are passed on before the next one is charged, so that no message waits
+//!   while its stream holds another one that could end.
 //! - A message that takes too long fails, and what it was charged is free again.
 
-use crate::admission::memory::Reader;
-use crate::admission::shares::{Owner, Shares};
+use crate::access::credentials::Credentials;
+use crate::access::{AccessTable, Need};
+use crate::admission::memory::{Account, Charge, NotAdmitted};
+use crate::admission::refusal;
+use crate::admission::requests::{Accounts, Arrived, arriving_bytes, check_length};
+use crate::admission::shares::Owner;
 use bytes::Bytes;
+use futures::future::{Either, Ready, ready};
 use http_body::Frame;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -25,33 +32,27 @@ use tonic::server::NamedService;
 
 /// A flag and the length.
 const HEADER_BYTES: usize = 5;
-/// The calls whose messages are a stream: each is decoded once it is complete.
-const STREAMS: &str = "/Multiplex";
+/// Memory of a header beside its name and value.
+const FIELD_BYTES: usize = 96;
 
-/// The memory that messages on their way in may take, for all connections. Clones share it.
+/// How requests are received, for all services of a port.
 #[derive(Clone)]
-pub(super) struct Arrivals {
-    state: Arc<Mutex<State>>,
+pub(super) struct Receive {
     /// How long a message may take from its first bytes to its last, waiting included.
-    time: Duration,
+    pub(super) time: Duration,
+    /// Who may have more than a stranger.
+    pub(super) access: AccessTable,
 }
 
-struct State {
-    held: Shares,
-    /// Bodies that wait, by the number that each gets when it begins to.
-    waiting: BTreeMap<u64, Waker>,
-    next: u64,
-}
-
-impl Arrivals {
-    pub(super) fn new(most: usize, time: Duration) -> Arrivals {
-        let state = State { held: Shares::new(most), waiting: BTreeMap::new(), next: 0 };
-        Arrivals { state: Arc::new(Mutex::new(state)), time }
-    }
-
-    /// A service whose requests are charged to this.
-    pub(super) fn receive<S>(&self, service: S) -> Receiving<S> {
-        Receiving { service, arrivals: self.clone() }
+impl Receive {
+    /// A service whose requests are charged. A stream of it takes so many bytes beside its headers,
+    /// and a message has at most so many.
+    pub(super) fn service<S>(
+        &self,
+        service: S,
+        (stream_bytes, most_bytes): (usize, usize),
+    ) -> Receiving<S> {
+        Receiving { service, stream_bytes, most_bytes, receive: self.clone() }
     }
 }
 
@@ -59,129 +60,173 @@ impl Arrivals {
 #[derive(Clone)]
 pub(super) struct Receiving<S> {
     service: S,
-    arrivals: Arrivals,
+    stream_bytes: usize,
+    most_bytes: usize,
+    receive: Receive,
 }
 
 impl<S: NamedService> NamedService for Receiving<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Receiving<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
+impl<S> Service<http::Request<Body>> for Receiving<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Either<Ready<Result<http::Response<Body>, Infallible>>, S::Future>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> S::Future {
-        let owner = request.extensions().get::<Reader>().map(Reader::owner);
-        let streams = request.uri().path().ends_with(STREAMS);
-        let request = match owner {
-            Some(owner) => request
-                .map(|body| Body::new(Arriving::new(body, self.arrivals.clone(), owner, streams))),
-            None => request,
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let Some(accounts) = request.extensions().get::<Accounts>().cloned() else {
+            return Either::Right(self.service.call(request));
         };
-        self.service.call(request)
+        let account = self.receive.who(&request, accounts.requests.clone());
+        let accounts = accounts.with_requests(account.clone());
+        let Some(stream) = accounts.open_stream(self.stream_bytes + header_bytes(&request)) else {
+            let status = refusal::requests_overloaded("too many streams are open");
+            return Either::Left(ready(Ok(status.into_http())));
+        };
+        let arrived = Arrived::default();
+        request.extensions_mut().insert(Arc::new(stream));
+        request.extensions_mut().insert(arrived.clone());
+        let limits = (self.most_bytes, self.receive.time);
+        let request = request.map(|body| Body::new(Arriving::new(body, account, arrived, limits)));
+        Either::Right(self.service.call(request))
     }
+}
+
+impl Receive {
+    /// The account of this connection, for whoever sends this request.
+    fn who(&self, request: &http::Request<Body>, connection: Account) -> Account {
+        let authorization = request.headers().get("authorization");
+        let authorization = authorization.map(|value| value.as_bytes());
+        let credentials = Credentials::presented(request.extensions(), authorization);
+        let identity = self.access.identify(&credentials).ok();
+        let known = identity.filter(|identity| identity.may(Need::AnyRole).is_ok());
+        let Some(known) = known else { return connection.of_stranger() };
+        let owner = Owner::of(&known, connection.owner());
+        connection.owned_by(owner)
+    }
+}
+
+fn header_bytes(request: &http::Request<Body>) -> usize {
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES);
+    request.uri().path().len() + fields.sum::<usize>()
 }
 
 /// The body of a request.
 struct Arriving<B> {
     body: B,
-    arrivals: Arrivals,
-    owner: Owner,
-    streams: bool,
-    /// The bytes of the present message's header so far, and what is missing of its content.
+    account: Account,
+    arrived: Arrived,
+    /// The most bytes of a message, and how long it may take.
+    limits: (usize, Duration),
+    /// The bytes of the present message's header so far, its length, and what is missing of it.
     header: Vec<u8>,
+    length: usize,
     missing: usize,
-    /// What is charged.
-    held: usize,
-    /// Taken from the connection, and not yet passed on: it waits for so much memory.
-    taken: Option<(Frame<Bytes>, usize)>,
-    /// Its number among those that wait.
-    waits: Option<u64>,
+    /// The charge of the present message, from its header to its end.
+    charge: Option<Charge>,
+    /// What was taken from the connection and is not looked at yet.
+    taken: Bytes,
+    /// Looked at, and to be passed on when its message is charged.
+    piece: Option<Bytes>,
+    waits: Option<Waits>,
     end: Option<Pin<Box<Sleep>>>,
 }
 
+type Waits = Pin<Box<dyn Future<Output = Result<Charge, NotAdmitted>> + Send>>;
+
 impl<B> Arriving<B> {
-    fn new(body: B, arrivals: Arrivals, owner: Owner, streams: bool) -> Arriving<B> {
+    fn new(body: B, account: Account, arrived: Arrived, limits: (usize, Duration)) -> Arriving<B> {
         Arriving {
             body,
-            arrivals,
-            owner,
-            streams,
+            account,
+            arrived,
+            limits,
             header: Vec::with_capacity(HEADER_BYTES),
+            length: 0,
             missing: 0,
-            held: 0,
-            taken: None,
+            charge: None,
+            taken: Bytes::new(),
+            piece: None,
             waits: None,
             end: None,
         }
     }
 
-    /// Follows the messages through these bytes. Returns what is to be charged behind them, and
-    /// whether a message begins in them.
-    fn follow(&mut self, mut bytes: &[u8]) -> (usize, bool) {
-        let (mut whole, mut begins) = (self.held, false);
-        while !bytes.is_empty() {
-            if self.missing > 0 {
-                let now = self.missing.min(bytes.len());
-                self.missing -= now;
-                bytes = bytes.get(now..).unwrap_or_default();
-            } else {
-                let now = (HEADER_BYTES - self.header.len()).min(bytes.len());
-                let (header, rest) = bytes.split_at(now);
-                self.header.extend_from_slice(header);
-                bytes = rest;
-                if let [_, length @ ..] = self.header.as_slice()
-                    && let Ok(length) = <[u8; 4]>::try_from(length)
-                {
-                    self.missing = u32::from_be_bytes(length) as usize;
-                    (whole, begins) = (HEADER_BYTES + self.missing, true);
-                    self.header.clear();
-                }
+    /// Looks at the bytes that were taken, up to the end of the present message. Charges the message
+    /// that begins in them.
+    fn look(&mut self) -> Result<(), Status> {
+        let (_, time) = self.limits;
+        let mut seen = 0;
+        if self.missing == 0 {
+            seen = (HEADER_BYTES - self.header.len()).min(self.taken.len());
+            self.header.extend_from_slice(self.taken.get(..seen).unwrap_or_default());
+            if let [_, length @ ..] = self.header.as_slice()
+                && let Ok(length) = <[u8; 4]>::try_from(length)
+            {
+                self.header.clear();
+                self.begin(u32::from_be_bytes(length) as usize)?;
             }
         }
-        let between = self.missing == 0 && self.header.is_empty();
-        (if between && self.streams { 0 } else { whole }, begins)
+        let now = self.missing.min(self.taken.len() - seen);
+        self.missing -= now;
+        self.piece = Some(self.taken.split_to(seen + now));
+        if self.missing > 0 && self.end.is_none() {
+            self.end = Some(Box::pin(tokio::time::sleep(time)));
+        }
+        Ok(())
     }
 
-    /// Charges so many bytes in place of what is held, once they fit.
-    fn poll_charge(&mut self, bytes: usize, context: &Context<'_>) -> Poll<()> {
-        let arrivals = self.arrivals.clone();
-        let mut state = arrivals.state.lock();
-        if bytes > self.held && !state.held.fits(self.owner, bytes - self.held) {
-            let next = state.next;
-            let number = *self.waits.get_or_insert(next);
-            state.next += u64::from(number == next);
-            state.waiting.insert(number, context.waker().clone());
-            return Poll::Pending;
+    /// A message of this length begins.
+    fn begin(&mut self, length: usize) -> Result<(), Status> {
+        let (most, time) = self.limits;
+        check_length(length, most)?;
+        (self.length, self.missing, self.end) = (length, length, None);
+        let bytes = arriving_bytes(length);
+        self.charge = self.account.try_admit(bytes);
+        if self.charge.is_none() {
+            let (account, end) = (self.account.clone(), Instant::now() + time);
+            self.waits = Some(Box::pin(async move { account.admit(bytes, end).await }));
         }
-        self.charge(&mut state, bytes);
-        Poll::Ready(())
+        Ok(())
     }
 
-    fn charge(&mut self, state: &mut State, bytes: usize) {
-        state.held.take(self.owner, bytes.saturating_sub(self.held));
-        state.held.release(self.owner, self.held.saturating_sub(bytes));
-        if let Some(number) = self.waits.take() {
-            state.waiting.remove(&number);
+    /// The next bytes that are charged, if some were taken.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        if self.piece.is_none() && !self.taken.is_empty() {
+            self.look()?;
         }
-        if bytes < self.held {
-            std::mem::take(&mut state.waiting).into_values().for_each(Waker::wake);
+        if let Some(waits) = &mut self.waits {
+            let admitted = std::task::ready!(waits.as_mut().poll(context));
+            self.waits = None;
+            self.charge = Some(admitted.map_err(|why| match why {
+                NotAdmitted::Late => self.late(),
+                NotAdmitted::Crowded => {
+                    refusal::requests_overloaded("too many requests wait for memory")
+                }
+            })?);
         }
-        self.held = bytes;
+        let piece = self.piece.take();
+        if self.missing == 0 && piece.is_some() {
+            self.end = None;
+            if let Some(charge) = self.charge.take() {
+                self.arrived.put(charge, self.length);
+            }
+        }
+        Poll::Ready(Ok(piece))
     }
 
-    /// Fails a message that is not complete in time.
-    fn late(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let Some(end) = &mut self.end else { return Poll::Pending };
-        end.as_mut().poll(context).map(|()| {
-            let limit = self.arrivals.time.as_secs();
-            Status::deadline_exceeded(format!("the request did not arrive within {limit} s"))
-        })
+    fn late(&self) -> Status {
+        let limit = self.limits.1.as_secs();
+        Status::deadline_exceeded(format!("the request did not arrive within {limit} s"))
     }
 }
 
@@ -194,26 +239,19 @@ where
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.taken.is_none() {
-            let frame = match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
+        loop {
+            if let Some(piece) = std::task::ready!(self.poll_piece(context))? {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.taken = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None => return Poll::Ready(None),
-            };
-            let (charged, begins) =
-                frame.data_ref().map_or((self.held, false), |bytes| self.follow(bytes));
-            if charged == 0 {
-                self.end = None;
-            } else if begins {
-                self.end = Some(Box::pin(tokio::time::sleep(self.arrivals.time)));
             }
-            self.taken = Some((frame, charged));
         }
-        if let Some((_, charged)) = &self.taken {
-            let charged = *charged;
-            std::task::ready!(self.poll_charge(charged, context));
-        }
-        Poll::Ready(self.taken.take().map(|(frame, _)| Ok(frame)))
     }
 }
 
@@ -231,34 +269,28 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         match this.poll_taken(context) {
-            Poll::Pending => this.late(context).map(|late| Some(Err(late))),
+            Poll::Pending => {
+                let Some(end) = &mut this.end else { return Poll::Pending };
+                end.as_mut().poll(context).map(|()| Some(Err(this.late())))
+            }
             ready => ready,
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.taken.is_none() && self.body.is_end_stream()
-    }
-}
-
-impl<B> Drop for Arriving<B> {
-    fn drop(&mut self) {
-        if self.held > 0 || self.waits.is_some() {
-            let arrivals = self.arrivals.clone();
-            self.charge(&mut arrivals.state.lock(), 0);
-        }
+        self.taken.is_empty() && self.piece.is_none() && self.body.is_end_stream()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::memory::Budget;
     use futures::FutureExt;
     use tokio::sync::mpsc;
 
     const TIME: Duration = Duration::from_secs(600);
-    const ONE: Owner = Owner::Connection(1);
-    const OTHER: Owner = Owner::Connection(2);
+    const MOST: usize = 1 << 20;
 
     /// A body whose frames the test sends.
     struct Sent(mpsc::UnboundedReceiver<Vec<u8>>);
@@ -275,13 +307,39 @@ mod tests {
         }
     }
 
-    fn body(
-        arrivals: &Arrivals,
-        owner: Owner,
-        streams: bool,
-    ) -> (mpsc::UnboundedSender<Vec<u8>>, Arriving<Sent>) {
-        let (sender, frames) = mpsc::unbounded_channel();
-        (sender, Arriving::new(Sent(frames), arrivals.clone(), owner, streams))
+    struct Stream {
+        sender: mpsc::UnboundedSender<Vec<u8>>,
+        body: Arriving<Sent>,
+        arrived: Arrived,
+    }
+
+    impl Stream {
+        fn of(budget: &Budget, time: Duration) -> Stream {
+            let (sender, frames) = mpsc::unbounded_channel();
+            let arrived = Arrived::default();
+            let account = budget.account(Arc::default());
+            let body = Arriving::new(Sent(frames), account, arrived.clone(), (MOST, time));
+            Stream { sender, body, arrived }
+        }
+
+        fn send(&self, bytes: &[u8]) {
+            self.sender.send(bytes.to_vec()).expect("sent");
+        }
+
+        async fn next(&mut self) -> Result<Frame<Bytes>, Status> {
+            use http_body::Body as _;
+            let next = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
+            next.await.expect("a frame")
+        }
+
+        async fn taken(&mut self) -> usize {
+            self.next().await.expect("no error").into_data().expect("data").len()
+        }
+
+        /// The service has decoded the next message, and is done with it.
+        fn served(&self) {
+            assert!(self.arrived.decoded(0).expect("it fits").is_some(), "a message is charged");
+        }
     }
 
     fn message(length: usize) -> Vec<u8> {
@@ -289,110 +347,146 @@ mod tests {
         [header, vec![7; length]].concat()
     }
 
-    fn held(arrivals: &Arrivals) -> usize {
-        arrivals.state.lock().held.held()
-    }
-
-    async fn next(body: &mut Arriving<Sent>) -> Result<Frame<Bytes>, Status> {
-        use http_body::Body as _;
-        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        frame.expect("a frame")
-    }
-
-    async fn taken(body: &mut Arriving<Sent>) -> usize {
-        let frame = next(body).await.expect("no error");
-        frame.into_data().expect("data").len()
+    fn held(budget: &Budget) -> usize {
+        usize::try_from(budget.status().held_bytes).expect("a size")
     }
 
     #[tokio::test]
-    async fn a_message_is_charged_with_its_length_until_it_is_complete() {
-        let arrivals = Arrivals::new(1000, TIME);
-        let (sender, mut body) = body(&arrivals, ONE, true);
+    async fn a_message_is_charged_from_its_header_until_it_is_served() {
+        let budget = Budget::new(64 << 20);
+        let mut stream = Stream::of(&budget, TIME);
         let bytes = [message(100), message(50)].concat();
         // Cut in the first header, in the content, and in the second header.
         let cuts = [0, 3, 60, 107, bytes.len()];
         let mut charged = Vec::new();
         for cut in cuts.windows(2) {
-            sender.send(bytes[cut[0]..cut[1]].to_vec()).expect("sent");
-            assert_eq!(taken(&mut body).await, cut[1] - cut[0]);
-            charged.push(held(&arrivals));
+            stream.send(&bytes[cut[0]..cut[1]]);
         }
-        assert_eq!(charged, [0, 105, 105, 0]);
-        // Complete messages are never charged.
-        sender.send([message(900), message(0), message(900)].concat()).expect("sent");
-        taken(&mut body).await;
-        assert_eq!(held(&arrivals), 0);
-    }
-
-    #[tokio::test]
-    async fn a_call_of_one_message_is_charged_until_it_is_dropped() {
-        let arrivals = Arrivals::new(1000, TIME);
-        let (sender, mut body) = body(&arrivals, ONE, false);
-        sender.send(message(100)).expect("sent");
-        taken(&mut body).await;
-        assert_eq!(held(&arrivals), 105);
-        drop(body);
-        assert_eq!(held(&arrivals), 0);
+        let mut taken = 0;
+        while taken < bytes.len() {
+            taken += stream.taken().await;
+            charged.push((taken, held(&budget)));
+        }
+        let (first, second) = (arriving_bytes(100), arriving_bytes(50));
+        let both = first + second;
+        assert_eq!(charged, [(3, 0), (60, first), (105, first), (107, first), (160, both)]);
+        stream.served();
+        assert_eq!(held(&budget), second);
+        stream.served();
+        assert_eq!(held(&budget), 0);
     }
 
     #[tokio::test]
     async fn what_does_not_fit_waits_and_one_that_never_ends_frees_its_memory() {
-        let arrivals = Arrivals::new(1000, Duration::from_millis(50));
-        let ((first, mut one), (second, mut other)) =
-            (body(&arrivals, ONE, true), body(&arrivals, OTHER, true));
-        first.send(message(400)[..10].to_vec()).expect("sent");
-        taken(&mut one).await;
-        second.send(message(400)[..10].to_vec()).expect("sent");
+        let budget = Budget::new(200_000);
+        let (mut one, mut other) = (Stream::of(&budget, TIME), Stream::of(&budget, TIME));
+        one.body.limits.1 = Duration::from_millis(50);
+        one.send(&message(40_000)[..10]);
+        one.taken().await;
+        other.send(&message(40_000)[..10]);
         for _ in 0..3 {
-            assert!(next(&mut other).now_or_never().is_none(), "no memory for both");
+            assert!(other.next().now_or_never().is_none(), "no memory for both");
         }
-        assert_eq!(arrivals.state.lock().waiting.len(), 1);
-        second.send(message(400)[10..].to_vec()).expect("sent");
-        let late = async {
-            let error = next(&mut one).await.expect_err("it never ends");
-            assert_eq!(error.code(), tonic::Code::DeadlineExceeded);
-            drop(one);
-        };
-        late.await;
-        // Its own time may be over by now, too.
-        let arrivals = Arrivals { time: TIME, ..arrivals };
-        other.end = Some(Box::pin(tokio::time::sleep(TIME)));
-        assert_eq!(taken(&mut other).await, 10);
-        assert_eq!((taken(&mut other).await, held(&arrivals)), (395, 0));
-        assert!(arrivals.state.lock().waiting.is_empty());
+        assert_eq!(budget.status().waiting, 1);
+        other.send(&message(40_000)[10..]);
+        let error = one.next().await.expect_err("it never ends");
+        assert_eq!(error.code(), tonic::Code::DeadlineExceeded);
+        drop(one);
+        assert_eq!((other.taken().await, other.taken().await), (10, 39_995));
+        other.served();
+        assert_eq!((held(&budget), budget.status().waiting), (0, 0));
+    }
+
+    /// The story: a message that began in the frame which ended the one before waited for memory
+    /// while the older one was charged, and its bytes were not passed on. When all holders of the
+    /// budget waited like that, each failed after 30 s.
+    #[tokio::test]
+    async fn a_message_whose_end_is_there_ends_before_the_next_one_waits() {
+        let budget = Budget::new(260_000);
+        let mut streams = [Stream::of(&budget, TIME), Stream::of(&budget, TIME)];
+        let (half, two) = (10_000, [message(20_000), message(20_000)].concat());
+        for stream in &mut streams {
+            stream.send(&two[..half]);
+            stream.taken().await;
+            stream.send(&two[half..30_000]);
+            stream.send(&two[30_000..]);
+        }
+        for stream in &mut streams {
+            assert_eq!(stream.taken().await, 20_005 - half, "the first one ends");
+        }
+        for stream in &mut streams {
+            assert!(stream.next().now_or_never().is_none(), "no memory for another one");
+            stream.served();
+        }
+        for stream in &mut streams {
+            assert_eq!(stream.taken().await + stream.taken().await, 20_005);
+            stream.served();
+        }
+        assert_eq!(held(&budget), 0);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_declares_too_much_is_refused_at_its_header() {
+        let budget = Budget::new(64 << 20);
+        let mut stream = Stream::of(&budget, TIME);
+        stream.send(&[0, 0xff, 0xff, 0xff, 0xff]);
+        let error = stream.next().await.expect_err("4 GiB");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        let detail = cairn_client::proto::ErrorDetail::of(&error).expect("a detail");
+        assert_eq!((detail.limit, detail.actual), (MOST as u64, u64::from(u32::MAX)));
+        assert_eq!(held(&budget), 0);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_waits_for_no_more_than_it_can_ever_have() {
+        let budget = Budget::new(1 << 20);
+        let mut stream = Stream::of(&budget, TIME);
+        stream.body.account = stream.body.account.clone().owned_by(Owner::Stranger(0));
+        stream.send(&message(100));
+        assert_eq!(stream.taken().await, 105);
+        stream.send(&message(100_000));
+        let error = stream.next().await.expect_err("more than a stranger has");
+        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
     }
 
     /// Messages that follow each other without a pause each have their time.
     #[tokio::test]
     async fn each_message_of_a_stream_has_its_own_time() {
-        let arrivals = Arrivals::new(1000, TIME);
-        let (sender, mut body) = body(&arrivals, ONE, true);
+        let budget = Budget::new(64 << 20);
+        let mut stream = Stream::of(&budget, TIME);
         let two = message(100).repeat(2);
         let mut ends = Vec::new();
         for part in [&two[..50], &two[50..90], &two[90..160]] {
-            sender.send(part.to_vec()).expect("sent");
-            taken(&mut body).await;
-            ends.push(body.end.as_ref().expect("a message is under way").deadline());
+            stream.send(part);
+        }
+        for _ in 0..4 {
+            stream.taken().await;
+            ends.push(stream.body.end.as_ref().map(|end| end.deadline()));
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        assert!(ends[0] == ends[1] && ends[1] < ends[2], "{ends:?}");
-        sender.send(two[160..].to_vec()).expect("sent");
-        taken(&mut body).await;
-        assert!(body.end.is_none() && held(&arrivals) == 0);
+        assert!(ends[0].is_some() && ends[0] == ends[1] && ends[2].is_none(), "{ends:?}");
+        assert!(ends[3] > ends[0], "{ends:?}");
+        stream.send(&two[160..]);
+        stream.taken().await;
+        assert!(stream.body.end.is_none());
     }
 
     /// Whatever the cuts, the messages are followed to their ends.
     #[tokio::test]
     async fn any_cuts_end_without_a_charge() {
         for step in 1..40 {
-            let arrivals = Arrivals::new(1 << 20, TIME);
-            let (sender, mut body) = body(&arrivals, ONE, true);
+            let budget = Budget::new(64 << 20);
+            let mut stream = Stream::of(&budget, TIME);
             let bytes = [message(0), message(1), message(33), message(7)].concat();
-            for part in bytes.chunks(step) {
-                sender.send(part.to_vec()).expect("sent");
-                taken(&mut body).await;
+            bytes.chunks(step).for_each(|part| stream.send(part));
+            let mut taken = 0;
+            while taken < bytes.len() {
+                taken += stream.taken().await;
             }
-            assert_eq!(held(&arrivals), 0, "{step}");
+            for _ in 0..4 {
+                stream.served();
+            }
+            assert_eq!(held(&budget), 0, "{step}");
         }
     }
 }

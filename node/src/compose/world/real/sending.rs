@@ -1,14 +1,20 @@
 //! The answers to clients on their way through the transport. Each piece of an answer carries its
 //! charge, and its request as one that is under way, until the kernel has taken it, or the connection
 //! or the stream has ended.
+//!
+//! What holds here: while a client has not taken the last piece of a stream, the next one is made
+//! only if the budget has memory for it. A stream is open until its answer has ended.
 
 use super::under_way::{Request, UnderWay};
-use crate::admission::memory::{Charge, Outbox, Reader};
+use crate::admission::memory::{Charge, Outbox};
+use crate::admission::requests::{Accounts, Arrived, OpenStream};
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
@@ -58,18 +64,21 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let reader = request.extensions().get::<Reader>().cloned();
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let accounts = request.extensions().get::<Accounts>().cloned();
+        let stream = request.extensions_mut().remove::<Arc<OpenStream>>();
+        let held = (stream, request.extensions().get::<Arrived>().cloned());
         let under_way = self.under_way.as_ref().map(|all| Arc::new(all.begin()));
         let answer = self.service.call(request);
         Box::pin(async move {
             let response = answer.await?;
-            let Some(reader) = reader else { return Ok(response) };
+            let Some(accounts) = accounts else { return Ok(response) };
             let (mut parts, body) = response.into_parts();
             let outbox = parts.extensions.remove::<Outbox>();
-            let outbox = outbox.unwrap_or_else(|| Outbox::of(reader));
-            let body = Body::new(Charged { body, outbox, under_way });
-            Ok(http::Response::from_parts(parts, body))
+            let outbox = outbox.unwrap_or_else(|| Outbox::of(accounts.reads));
+            let unsent = Arc::default();
+            let charged = Charged { body, outbox, under_way, unsent, _held: held };
+            Ok(http::Response::from_parts(parts, Body::new(charged)))
         })
     }
 }
@@ -79,6 +88,31 @@ struct Charged {
     body: Body,
     outbox: Outbox,
     under_way: Option<Arc<Request>>,
+    unsent: Arc<Unsent>,
+    /// The stream, and the messages of it that are not decoded.
+    _held: (Option<Arc<OpenStream>>, Option<Arrived>),
+}
+
+/// The pieces of an answer that the client has not taken.
+#[derive(Default)]
+struct Unsent {
+    pieces: AtomicUsize,
+    waits: AtomicWaker,
+}
+
+impl Charged {
+    /// Whether the next piece may be made. If not, the last piece wakes the task when it is taken.
+    fn may_go_on(&self, context: &Context<'_>) -> bool {
+        let may = || {
+            self.unsent.pieces.load(Ordering::Acquire) == 0
+                || !self.outbox.is_empty()
+                || self.outbox.fits(PIECE_BYTES)
+        };
+        may() || {
+            self.unsent.waits.register(context.waker());
+            may()
+        }
+    }
 }
 
 impl http_body::Body for Charged {
@@ -90,13 +124,18 @@ impl http_body::Body for Charged {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
+        if !this.may_go_on(context) {
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut this.body).poll_frame(context);
         polled.map_ok(|frame| {
             frame.map_data(|bytes| {
                 let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
                 let charge = this.outbox.take(takes);
-                let under_way = this.under_way.clone();
-                Bytes::from_owner(Piece { bytes, _charge: charge, _under_way: under_way })
+                this.unsent.pieces.fetch_add(1, Ordering::AcqRel);
+                let (unsent, under_way) = (Arc::clone(&this.unsent), this.under_way.clone());
+                let piece = Piece { bytes, unsent, _charge: charge, _under_way: under_way };
+                Bytes::from_owner(piece)
             })
         })
     }
@@ -113,8 +152,16 @@ impl http_body::Body for Charged {
 /// A piece of an answer with its charge.
 struct Piece {
     bytes: Bytes,
+    unsent: Arc<Unsent>,
     _charge: Charge,
     _under_way: Option<Arc<Request>>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.unsent.pieces.fetch_sub(1, Ordering::AcqRel);
+        self.unsent.waits.wake();
+    }
 }
 
 impl AsRef<[u8]> for Piece {
