@@ -55,6 +55,9 @@ pub struct NodeStatus {
     pub durability: Option<DurabilityStatus>,
     /// How long the node has been running.
     pub uptime: Duration,
+    /// What is damaged in the node's data directory, while nothing of it is overwritten yet: if its
+    /// device can be read again by then, nothing is lost.
+    pub damage: Option<String>,
     /// Why the node has stopped serving, `None` while it serves.
     pub stopped_reason: Option<String>,
     /// `active`; `recovering`: its machine lost power with acknowledged writes unsynced, or its
@@ -293,6 +296,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         storage: status.storage.map(storage_status),
         durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
+        damage: some_of_node(&status.damage),
         stopped_reason: some_of_node(&status.stopped_reason),
         member_state: of_node(&status.member_state),
         election_blocked: some_of_node(&status.election_blocked),
@@ -402,6 +406,7 @@ mod tests {
                 exceptions: vec![hostile()],
                 ..Default::default()
             }),
+            damage: hostile(),
             stopped_reason: hostile(),
             member_state: hostile(),
             election_blocked: hostile(),
@@ -439,6 +444,7 @@ mod tests {
             leader: Some(leader),
             members: vec![member],
             configurations: vec![proto::Configuration { voters: vec![7, 8] }],
+            damage: "d".into(),
             storage: Some(proto::Storage { unsynced_ms: 5, ..Default::default() }),
             durability: Some(durability),
             uptime_ms: 5,

@@ -89,7 +89,7 @@ fn check_seeds(location: &TargetLocation, seeds: &[(&str, Vec<u8>)]) {
         }
         assert!(
             std::fs::read(&path).is_ok_and(|kept| kept == *seed),
-            "{path:?} is not what the code encodes; write it with `CAIRN_SEEDS=1 cargo test --workspace any_bytes`"
+            "{path:?} is not what the code encodes; write it with `CAIRN_SEEDS=1 cargo test --workspace --exclude cairn-races any_bytes`"
         );
     }
 }

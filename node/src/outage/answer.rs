@@ -84,6 +84,8 @@ pub struct Answer {
     pub id: NodeId,
     /// Its part in the cluster.
     pub state: State,
+    /// What is damaged in its directory, of which nothing is overwritten yet.
+    pub damage: Option<String>,
     /// Why it has stopped serving.
     pub stopped: Option<String>,
     /// leader, follower, candidate, learner or stopped.
@@ -118,6 +120,7 @@ impl Answer {
             endpoint,
             id: NodeId::from_u64(status.node_id),
             state: State::of(&status.member_state),
+            damage: status.damage,
             stopped: status.stopped_reason,
             role: status.role,
             term: status.term,

@@ -74,8 +74,12 @@ async fn act(client: &Client, found: &MemberSurvey, chosen: &Answer) -> bool {
 
 /// The voter that should lead, if a decision is needed and every voter answered under its own
 /// identity. Else the reason why there is none, which is empty if a leader is known.
-fn may_be_decided(found: &MemberSurvey) -> Result<Answer, String> {
+pub(super) fn may_be_decided(found: &MemberSurvey) -> Result<Answer, String> {
     match found.verdict() {
+        // What a window of unsynced writes may cost was accepted, and not what is damaged.
+        Verdict::Decide { .. } if found.damaged().next().is_some() => {
+            Err(found.damaged().collect::<Vec<_>>().join("; "))
+        }
         Verdict::Decide { chosen } if found.is_complete() => Ok(chosen),
         Verdict::Decide { .. } => {
             let (voters, answered) = found.answered();

@@ -3,7 +3,8 @@
 //! What holds here: the error names a blocked election only if it is one as far as the answering
 //! members can tell. It is not one if a member leads or knows a leader, or if a majority is active
 //! and can elect a leader. While a voter is missing, the sentence names it: that voter may still
-//! bring the cluster back, also as a leader that the others cannot reach.
+//! bring the cluster back, also as a leader that the others cannot reach. So may a voter whose
+//! directory is damaged and not overwritten yet: its device may be read again.
 
 use super::{MemberSurvey, State, Verdict};
 use crate::failure_domains::listed;
@@ -18,7 +19,8 @@ pub enum ElectionBlocked {
     /// Every voter answers, and too many of them may have lost acknowledged writes. Only an unsafe
     /// recovery helps.
     Decision,
-    /// Too many of the voters that answer are recovering, and these voters are missing.
+    /// Too many of the voters that answer are recovering, and these voters are missing, or have a
+    /// damaged directory that may be read again.
     Missing(Vec<String>),
 }
 
@@ -97,8 +99,14 @@ impl MemberSurvey {
                 ElectionBlocked::Missing(self.missing.iter().cloned().chain([unknown]).collect())
             }),
             _ if self.those(|answer| answer.state == State::Recovering).is_empty() => None,
-            _ if self.missing.is_empty() => Some(ElectionBlocked::Decision),
-            _ => Some(ElectionBlocked::Missing(self.missing.clone())),
+            _ => {
+                let may_come: Vec<String> =
+                    self.missing.iter().cloned().chain(self.damaged()).collect();
+                Some(match may_come.is_empty() {
+                    true => ElectionBlocked::Decision,
+                    false => ElectionBlocked::Missing(may_come),
+                })
+            }
         }
     }
 }

@@ -112,6 +112,16 @@ impl MemberSurvey {
         self.membership().map(|membership| membership.scarcest(&answered)).unwrap_or_default()
     }
 
+    /// The voters whose directories are damaged and not overwritten, each with what becomes of it.
+    pub(super) fn damaged(&self) -> impl Iterator<Item = String> {
+        self.nodes.iter().filter_map(|Answer { id, endpoint, damage, .. }| {
+            let damage = damage.as_ref()?;
+            Some(format!(
+                "node {id} at {endpoint} has a damaged data directory, and comes back by itself if it can be read again: {damage}"
+            ))
+        })
+    }
+
     /// Whether every voter answered.
     pub fn is_complete(&self) -> bool {
         self.membership().is_some_and(|membership| {

@@ -61,6 +61,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         purged_index: index(status.purged),
         members: members(&status),
         configurations: configurations(&status),
+        damage: inner.engine.damage().map(|damage| damage.to_string()).unwrap_or_default(),
         leader: leader(&status),
         storage: Some(proto::Storage {
             mode: mode.name().to_string(),

@@ -19,11 +19,12 @@
 //! - Checks are counted, not time. A process that did not run asked nobody, so silence meanwhile
 //!   says nothing of the others.
 
-use super::LocalMember;
+use crate::core::config::ReplicaConfig;
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
+use crate::storage::Raft;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,25 +101,30 @@ impl CheckQuorum {
         self.answered.lock().insert(member, runtime::now());
     }
 
-    /// Checks while this member leads. Runs until the member stops.
-    pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
-        let limit = silent_checks(member.config.election_max_ms);
-        let recent = Duration::from_millis(member.config.heartbeat_ms) * ANSWER_INTERVALS;
-        let node = member.identity.id();
+    /// Checks while the member with this `raft` leads. Runs until it `stops`.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        raft: Raft,
+        config: ReplicaConfig,
+        stops: impl Fn() -> bool + Send,
+    ) {
+        let limit = silent_checks(config.election_max_ms);
+        let recent = Duration::from_millis(config.heartbeat_ms) * ANSWER_INTERVALS;
+        let node = *raft.node_id();
         let mut silence = Silence::default();
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            if member.stops() {
+            if stops() {
                 return;
             }
-            let leading = with_metrics(&member.raft, Leading::of);
+            let leading = with_metrics(&raft, Leading::of);
             let Some(leading) = leading else {
                 silence = Silence::default();
                 self.set(false);
                 continue;
             };
             if self.is_suspended() {
-                let configurations = with_metrics(&member.raft, |metrics| {
+                let configurations = with_metrics(&raft, |metrics| {
                     metrics.membership_config.membership().get_joint_config().clone()
                 });
                 if is_quorum(&configurations, &self.answered_within(recent), node) {

@@ -172,7 +172,15 @@ fn answer_timeout(config: &ReplicaConfig) -> Duration {
 fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -> Inner {
     runtime::spawn(Maintenance::new(member.clone()).run());
     runtime::spawn(ack_modes.clone().run(member.clone()));
-    runtime::spawn(member.check_quorum.clone().run(member.clone()));
+    let stops = {
+        let member = member.clone();
+        move || member.stops()
+    };
+    runtime::spawn(member.check_quorum.clone().run(
+        member.raft.clone(),
+        member.config.clone(),
+        stops,
+    ));
     runtime::spawn(leadership::approach_refused_terms(member.clone()));
     let reconciler = Arc::new(Reconciler::new(member.clone(), ack_modes.clone()));
     runtime::spawn(reconciler.clone().run());

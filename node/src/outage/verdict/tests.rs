@@ -3,7 +3,8 @@
 
 use super::super::{Answer, MemberSurvey, Membership, State};
 use super::{Progress, Verdict};
-use crate::outage::End;
+use crate::outage::automatic::may_be_decided;
+use crate::outage::{ElectionBlocked, End};
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
 
@@ -131,6 +132,7 @@ impl Case {
             endpoint: address(number),
             id: if found == NewDisk { NodeId::new(number as u16 + 1, 8) } else { voter(number) },
             state,
+            damage: None,
             stopped: matches!(found, Stopped | Removed).then(|| "its disk".to_owned()),
             role: role.to_owned(),
             term: 3,
@@ -250,7 +252,7 @@ impl Case {
         }
         // What is reported while nobody knows a leader.
         let blocked = found.election_blocked();
-        if blocked == Some(crate::outage::ElectionBlocked::Decision) {
+        if blocked == Some(ElectionBlocked::Decision) {
             let all = self.halves.iter().flatten().all(|number| self.found[*number].takes_part());
             assert!(all && !active && self.leader == Leader::Nobody, "{self:?}");
         }
@@ -367,6 +369,27 @@ fn a_decision_ends_with_its_candidate() {
         let row = progress.row(&chosen, &gone);
         assert!(row.end == End::Unavailable && row.advice.contains("again"), "{row:?}");
     }
+}
+
+/// The story: a majority could not read its directories and waited for them. Each member said that
+/// waiting does not help, and the configuration gave the writes up that lay behind the damage.
+#[test]
+fn who_has_a_damaged_directory_may_come_back_and_nothing_decides_by_itself() {
+    let (found, _) = decided();
+    assert_eq!(found.election_blocked(), Some(ElectionBlocked::Decision));
+    assert!(may_be_decided(&found).is_ok());
+    let answers = found.nodes.iter().enumerate().map(|(number, answer)| Answer {
+        damage: (number == 1).then(|| "corrupt journal block".to_owned()),
+        ..answer.clone()
+    });
+    let damaged = MemberSurvey::of(answers.collect(), &[]);
+    assert!(matches!(damaged.verdict(), Verdict::Decide { .. }), "an operator may decide");
+    let Some(ElectionBlocked::Missing(who)) = damaged.election_blocked() else {
+        panic!("{:?}", damaged.election_blocked())
+    };
+    let named = |said: &str| said.contains("can be read again: corrupt journal block");
+    assert!(matches!(who.as_slice(), [one] if named(one)), "{who:?}");
+    assert!(may_be_decided(&damaged).is_err_and(|why| named(&why)));
 }
 
 #[test]
