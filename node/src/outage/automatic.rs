@@ -12,6 +12,10 @@ use tracing::{info, warn};
 /// done so by then.
 const STABLE_FOR: Duration = Duration::from_secs(5);
 
+/// The same while a voter's directory is damaged and not overwritten yet: a server reads it again within
+/// this time, and starts anew if nothing is damaged then.
+const STABLE_FOR_DAMAGED: Duration = Duration::from_secs(10);
+
 /// Starts an unsafe recovery after an outage. Every member with this setting runs it; only the one
 /// with the most up-to-date log acts, whether it is recovering or active.
 pub(super) struct Automatic {
@@ -46,7 +50,7 @@ impl Automatic {
         };
         let known = self.before.take().filter(|(known, _)| found.is_as(known));
         let since = known.map_or_else(Instant::now, |(_, at)| at);
-        if since.elapsed() < STABLE_FOR || chosen.id != self.node {
+        if since.elapsed() < stable_for(&found) || chosen.id != self.node {
             self.before = Some((found, since));
             return;
         }
@@ -55,6 +59,11 @@ impl Automatic {
             sleep(UnsafeRecovery::LIFETIME).await;
         }
     }
+}
+
+/// For how long the survey must be stable.
+pub(super) fn stable_for(found: &MemberSurvey) -> Duration {
+    if found.damaged().next().is_some() { STABLE_FOR_DAMAGED } else { STABLE_FOR }
 }
 
 /// Returns whether every recovering member accepted its grant.
@@ -74,12 +83,8 @@ async fn act(client: &Client, found: &MemberSurvey, chosen: &Answer) -> bool {
 
 /// The voter that should lead, if a decision is needed and every voter answered under its own
 /// identity. Else the reason why there is none, which is empty if a leader is known.
-pub(super) fn may_be_decided(found: &MemberSurvey) -> Result<Answer, String> {
+fn may_be_decided(found: &MemberSurvey) -> Result<Answer, String> {
     match found.verdict() {
-        // What a window of unsynced writes may cost was accepted, and not what is damaged.
-        Verdict::Decide { .. } if found.damaged().next().is_some() => {
-            Err(found.damaged().collect::<Vec<_>>().join("; "))
-        }
         Verdict::Decide { chosen } if found.is_complete() => Ok(chosen),
         Verdict::Decide { .. } => {
             let (voters, answered) = found.answered();

@@ -3,7 +3,7 @@
 
 use super::super::{Answer, MemberSurvey, Membership, State};
 use super::{Progress, Verdict};
-use crate::outage::automatic::may_be_decided;
+use crate::outage::automatic::stable_for;
 use crate::outage::{ElectionBlocked, End};
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
@@ -372,12 +372,11 @@ fn a_decision_ends_with_its_candidate() {
 }
 
 /// The story: a majority could not read its directories and waited for them. Each member said that
-/// waiting does not help, and the configuration gave the writes up that lay behind the damage.
+/// waiting does not help.
 #[test]
-fn who_has_a_damaged_directory_may_come_back_and_nothing_decides_by_itself() {
+fn who_has_a_damaged_directory_may_come_back_and_has_longer_for_that() {
     let (found, _) = decided();
     assert_eq!(found.election_blocked(), Some(ElectionBlocked::Decision));
-    assert!(may_be_decided(&found).is_ok());
     let answers = found.nodes.iter().enumerate().map(|(number, answer)| Answer {
         damage: (number == 1).then(|| "corrupt journal block".to_owned()),
         ..answer.clone()
@@ -389,7 +388,7 @@ fn who_has_a_damaged_directory_may_come_back_and_nothing_decides_by_itself() {
     };
     let named = |said: &str| said.contains("can be read again: corrupt journal block");
     assert!(matches!(who.as_slice(), [one] if named(one)), "{who:?}");
-    assert!(may_be_decided(&damaged).is_err_and(|why| named(&why)));
+    assert!(stable_for(&damaged) > stable_for(&found));
 }
 
 #[test]
