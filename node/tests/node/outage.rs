@@ -321,6 +321,10 @@ async fn a_decision_ends_with_the_candidate_and_can_be_made_again() {
 
 /// Leaves what follows the line unread.
 fn first_line(from: &mut impl Read) -> String {
-    let bytes = from.bytes().map(|byte| byte.expect("a byte"));
-    String::from_utf8(bytes.take_while(|byte| *byte != b'\n').collect()).expect("text")
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while byte != *b"\n" {
+        from.read_exact(&mut byte).expect("a line");
+        line.extend(byte);
+    }
+    String::from_utf8(line).expect("text")
 }
