@@ -37,6 +37,21 @@ pub(crate) struct Stub {
     caller: Caller,
     /// The generation that its requests name.
     pub(crate) named: Option<u32>,
+    /// When its connection last brought an answer to an attempt.
+    pub(crate) heard: Arc<Heard>,
+}
+
+/// When something was last heard.
+pub(crate) struct Heard(Mutex<Instant>);
+
+impl Heard {
+    pub(crate) fn at(&self) -> Instant {
+        *self.0.lock()
+    }
+
+    pub(crate) fn now(&self) {
+        *self.0.lock() = Instant::now();
+    }
 }
 
 impl Stub {
@@ -46,7 +61,8 @@ impl Stub {
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let operator = proto::operator_client::OperatorClient::new(channel);
         let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
-        Stub { multiplexed, unary, operator, named: None, caller }
+        let heard = Arc::new(Heard(Mutex::new(Instant::now())));
+        Stub { multiplexed, unary, operator, named: None, caller, heard }
     }
 
     /// A request of this client that the server works on no longer than `timeout`.
@@ -300,6 +316,11 @@ impl Node {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn holds(&self, connection: &Arc<Connection>) {
+        self.state.lock().connection = Some(connection.clone());
+    }
+
     fn mismatch(&self, message: String) -> Error {
         Error::ProtocolMismatch { endpoint: self.address.clone(), message }
     }
@@ -310,6 +331,14 @@ impl Node {
 }
 
 impl Connection {
+    /// One that connects with its first call.
+    #[cfg(test)]
+    pub(crate) fn lazy(address: &str) -> Connection {
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+        let first = Stub::new(channel, Caller::new(None));
+        Connection { first, others: Vec::new(), next: AtomicUsize::new(0) }
+    }
+
     /// A stub for one call.
     pub(crate) fn stub(&self) -> Stub {
         if self.others.is_empty() {

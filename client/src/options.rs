@@ -118,8 +118,8 @@ impl Options {
         self
     }
 
-    /// How long to wait for one node's answer before asking again, so that a hung node does not use
-    /// up the deadline. Default 2.5 s.
+    /// How long a node's connection may be silent before the client asks again, so that a hung node
+    /// does not use up the deadline. A node that answers other requests may take longer. Default 2.5 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout.min(LONGEST);
         self

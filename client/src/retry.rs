@@ -282,9 +282,11 @@ impl Attempts {
         }
     }
 
-    /// Makes one call over `connection`, limited by the deadline and by the attempt timeout. If a
-    /// whole attempt timeout passes without an answer, or the connection breaks, it is not used
-    /// again.
+    /// Makes one call over `connection`, limited by the deadline. If the connection breaks, or is
+    /// silent for a whole attempt timeout, it is not used again. A node that answers other requests
+    /// is alive, and bounds how long it works on this one. The story: of 4,000 requests with large
+    /// values some waited so long to be sent that they ran out of time; the client gave up the
+    /// connection, and sent all of them again over another one.
     pub(crate) async fn call<M, T, F>(
         &self,
         pool: &Pool,
@@ -301,13 +303,25 @@ impl Attempts {
         let stub = connection.stub();
         let named = stub.named;
         let stays = || pool.stays(named, node.address()).map_err(Failure::Refused);
-        let answer = match tokio::time::timeout(timeout, call(stub, message, timeout)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Status::deadline_exceeded(format!(
-                "no answer within {} ms",
-                timeout.as_millis()
-            ))),
+        let heard = Arc::clone(&stub.heard);
+        let mut quiet_since = Instant::now();
+        let mut work = std::pin::pin!(call(stub, message, timeout));
+        let answer = loop {
+            let until = self.deadline.min(quiet_since + limit);
+            let left = until.saturating_duration_since(Instant::now());
+            match tokio::time::timeout(left, &mut work).await {
+                Ok(answer) => break answer,
+                Err(_) if heard.at() > quiet_since => quiet_since = heard.at(),
+                Err(_) => {
+                    let waited = timeout.as_millis();
+                    break Err(Status::deadline_exceeded(format!("no answer within {waited} ms")));
+                }
+            }
         };
+        let is_silent = quiet_since.elapsed() >= limit;
+        if answer.as_ref().map_or_else(|status| ErrorDetail::of(status).is_some(), |_| true) {
+            heard.now();
+        }
         let status = match answer {
             Ok(response) => {
                 stays()?;
@@ -324,7 +338,7 @@ impl Attempts {
             stays()?;
         }
         match &failure {
-            Failure::Lost { timed_out: true, .. } if timeout < limit => {}
+            Failure::Lost { timed_out: true, .. } if !is_silent => {}
             Failure::Lost { .. } if ErrorDetail::of(&status).is_none() => node.discard(connection),
             Failure::NotSent(why) => node.failed(why, &pool.random),
             _ => {}
@@ -382,6 +396,37 @@ mod tests {
         attempts.note(&pool, &node, Failure::NoLeader);
         attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
         assert!(matches!(attempts.exhausted(), Error::NoLeader { .. }));
+    }
+
+    /// How long an attempt takes whose node answers others every two seconds, so many times, and then
+    /// this one; and whether the connection is used again.
+    async fn attempt_beside(answers: u32) -> (Result<(), Failure>, Duration, bool) {
+        let pool = pool();
+        let (node, connection) = (pool.nth(0).unwrap(), Arc::new(Connection::lazy("a:1")));
+        node.holds(&connection);
+        let attempts = Attempts::new(Target::Leader, Duration::from_secs(60));
+        let began = Instant::now();
+        let work = |stub: crate::node::Stub, (), _| async move {
+            for _ in 0..answers {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                stub.heard.now();
+            }
+            if answers < 3 { std::future::pending().await } else { Ok(()) }
+        };
+        let answer = attempts.call(&pool, &node, &connection, (), work).await;
+        (answer, began.elapsed(), node.connection().is_some())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_ends_when_its_connection_is_silent_and_not_while_others_are_answered() {
+        let (answer, took, kept) = attempt_beside(5).await;
+        assert_eq!((answer, took.as_secs(), kept), (Ok(()), 10, true));
+        for (answers, ends_at) in [(0, 2500), (2, 6500)] {
+            let (answer, took, kept) = attempt_beside(answers).await;
+            assert!(matches!(answer, Err(Failure::Lost { timed_out: true, .. })), "{answer:?}");
+            assert!(took.as_millis().abs_diff(ends_at) < 10, "{took:?}");
+            assert!(!kept);
+        }
     }
 
     /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay
