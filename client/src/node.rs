@@ -316,9 +316,13 @@ impl Node {
         }
     }
 
+    /// A connection that is opened by its first call.
     #[cfg(test)]
-    pub(crate) fn holds(&self, connection: &Arc<Connection>) {
+    pub(crate) fn connect_lazily(&self) -> Arc<Connection> {
+        let first = Stub::new(self.channel(), self.caller.clone());
+        let connection = Arc::new(Connection { first, others: vec![], next: AtomicUsize::new(0) });
         self.state.lock().connection = Some(connection.clone());
+        connection
     }
 
     fn mismatch(&self, message: String) -> Error {
@@ -331,14 +335,6 @@ impl Node {
 }
 
 impl Connection {
-    /// One that connects with its first call.
-    #[cfg(test)]
-    pub(crate) fn lazy(address: &str) -> Connection {
-        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
-        let first = Stub::new(channel, Caller::new(None));
-        Connection { first, others: Vec::new(), next: AtomicUsize::new(0) }
-    }
-
     /// A stub for one call.
     pub(crate) fn stub(&self) -> Stub {
         if self.others.is_empty() {

@@ -303,22 +303,24 @@ impl Attempts {
         let stub = connection.stub();
         let named = stub.named;
         let stays = || pool.stays(named, node.address()).map_err(Failure::Refused);
-        let heard = Arc::clone(&stub.heard);
-        let mut quiet_since = Instant::now();
+        let (began, heard) = (Instant::now(), Arc::clone(&stub.heard));
+        let silent_at = || began.max(heard.at()) + limit;
         let mut work = std::pin::pin!(call(stub, message, timeout));
         let answer = loop {
-            let until = self.deadline.min(quiet_since + limit);
-            let left = until.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(left, &mut work).await {
-                Ok(answer) => break answer,
-                Err(_) if heard.at() > quiet_since => quiet_since = heard.at(),
-                Err(_) => {
-                    let waited = timeout.as_millis();
-                    break Err(Status::deadline_exceeded(format!("no answer within {waited} ms")));
-                }
+            let left = self.remaining().min(silent_at().saturating_duration_since(Instant::now()));
+            if let Ok(answer) = tokio::time::timeout(left, &mut work).await {
+                break answer;
+            }
+            let now = Instant::now();
+            if now >= self.deadline.min(silent_at()) {
+                let waited = now - began;
+                break Err(Status::deadline_exceeded(format!(
+                    "no answer within {} ms",
+                    waited.as_millis()
+                )));
             }
         };
-        let is_silent = quiet_since.elapsed() >= limit;
+        let is_silent = Instant::now() >= silent_at();
         if answer.as_ref().map_or_else(|status| ErrorDetail::of(status).is_some(), |_| true) {
             heard.now();
         }
@@ -400,11 +402,14 @@ mod tests {
 
     /// How long an attempt takes whose node answers others every two seconds, so many times, and then
     /// this one; and whether the connection is used again.
-    async fn attempt_beside(answers: u32) -> (Result<(), Failure>, Duration, bool) {
+    async fn attempt_beside(
+        answers: u32,
+        deadline: Duration,
+    ) -> (Result<(), Failure>, Duration, bool) {
         let pool = pool();
-        let (node, connection) = (pool.nth(0).unwrap(), Arc::new(Connection::lazy("a:1")));
-        node.holds(&connection);
-        let attempts = Attempts::new(Target::Leader, Duration::from_secs(60));
+        let node = pool.nth(0).unwrap();
+        let connection = node.connect_lazily();
+        let attempts = Attempts::new(Target::Leader, deadline);
         let began = Instant::now();
         let work = |stub: crate::node::Stub, (), _| async move {
             for _ in 0..answers {
@@ -419,14 +424,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_ends_when_its_connection_is_silent_and_not_while_others_are_answered() {
-        let (answer, took, kept) = attempt_beside(5).await;
+        let seconds = Duration::from_secs;
+        let (answer, took, kept) = attempt_beside(5, seconds(60)).await;
         assert_eq!((answer, took.as_secs(), kept), (Ok(()), 10, true));
-        for (answers, ends_at) in [(0, 2500), (2, 6500)] {
-            let (answer, took, kept) = attempt_beside(answers).await;
-            assert!(matches!(answer, Err(Failure::Lost { timed_out: true, .. })), "{answer:?}");
+        // The deadline ends it too, and says nothing against the connection.
+        let ends = [(0, 60, 2500, false), (2, 60, 6500, false), (5, 7, 7000, true)];
+        for (answers, deadline, ends_at, keeps) in ends {
+            let (answer, took, kept) = attempt_beside(answers, seconds(deadline)).await;
+            let Err(Failure::Lost { why, timed_out: true }) = answer else { panic!("{answer:?}") };
             assert!(took.as_millis().abs_diff(ends_at) < 10, "{took:?}");
-            assert!(!kept);
+            assert_eq!(why, format!("a:1: no answer within {} ms", took.as_millis()));
+            assert_eq!(kept, keeps);
         }
+    }
+
+    /// A call that ends by itself after the attempt timeout, as the transport ends a list's, does not
+    /// end the connection that answers others.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_times_out_itself_keeps_a_connection_that_is_not_silent() {
+        let pool = pool();
+        let node = pool.nth(0).unwrap();
+        let connection = node.connect_lazily();
+        let attempts = Attempts::new(Target::Leader, Duration::from_secs(60));
+        let work = |stub: crate::node::Stub, (), timeout: Duration| async move {
+            tokio::time::sleep(timeout / 2).await;
+            stub.heard.now();
+            tokio::time::sleep(timeout / 2).await;
+            Err::<(), _>(Status::deadline_exceeded("late"))
+        };
+        attempts.call(&pool, &node, &connection, (), work).await.unwrap_err();
+        assert!(node.connection().is_some());
     }
 
     /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay
