@@ -72,10 +72,13 @@ pub(crate) async fn run(args: UnsafeRecoveryArgs, output: &Output) -> anyhow::Re
         bail!("nothing was changed");
     }
     decide(&client, &found, &chosen).await.map_err(not_applied)?;
-    output.note(
-        || json!({ "granted": chosen.id.to_string() }),
-        || format!("every recovering member accepted the grant: waiting until {} leads", chosen.id),
-    );
+    // In JSON standard error has one document, and only if the command fails.
+    if !output.is_json() {
+        tell(&format!(
+            "every recovering member accepted the grant: waiting until {} leads",
+            chosen.id
+        ));
+    }
     let (progress, after) = wait_for_end(&client, &chosen).await;
     let row = progress.row(&chosen, &after);
     let exit = exit(row.end);
