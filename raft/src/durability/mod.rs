@@ -36,6 +36,7 @@
 
 mod ack_modes;
 mod check_quorum;
+pub(crate) mod ended_leader;
 mod epoch_records;
 mod gate;
 mod lag;

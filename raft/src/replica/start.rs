@@ -17,7 +17,7 @@ use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
 use crate::core::{codec, runtime, version};
 use crate::durability::{
-    AckModes, CheckQuorum, EpochRecords, Gate, Lag, LocalMember, Policy, leadership,
+    AckModes, CheckQuorum, EpochRecords, Gate, Lag, LocalMember, Policy, ended_leader, leadership,
 };
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
@@ -182,6 +182,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         stops,
     ));
     runtime::spawn(leadership::approach_refused_terms(member.clone()));
+    runtime::spawn(ended_leader::end_leases(member.clone()));
     let reconciler = Arc::new(Reconciler::new(member.clone(), ack_modes.clone()));
     runtime::spawn(reconciler.clone().run());
     runtime::spawn(Outreach::new(member.clone()).run());

@@ -7,7 +7,7 @@ use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Vote;
-use crate::core::{codec, proto};
+use crate::core::{codec, proto, runtime};
 use cairn_engine::{BootEpoch, LogId, Mode};
 use std::collections::BTreeSet;
 use tonic::Status;
@@ -130,6 +130,17 @@ pub(crate) async fn ask(
         }
     }
     None
+}
+
+/// Whether the systems at all addresses of a member refuse connections: its process is not there.
+pub(crate) async fn refuses(identity: &PeerIdentity, own: &Addresses, member: NodeId) -> bool {
+    let refused = own.of(member, None).into_iter().map(|address| async move {
+        let contact = Contact { address, slot: Some(member.slot()) };
+        let answer = hello(identity, Some(own), &contact).await;
+        answer.is_err_and(|error| runtime::is_refused(member.slot(), &error))
+    });
+    let refused = futures::future::join_all(refused).await;
+    !refused.is_empty() && refused.into_iter().all(|refused| refused)
 }
 
 /// Where `member` answers, for one of which the log tells nothing: asks at `seeds` and where others

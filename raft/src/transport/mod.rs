@@ -25,7 +25,7 @@ pub(crate) use addresses::{Addresses, is_storable};
 pub use ask::StopVerdict;
 pub(crate) use ask::{
     Answer, Contact, PendingJoin, ask, ask_safe_to_stop, ask_to_join, ask_to_recover, cause, find,
-    hello,
+    hello, refuses,
 };
 pub(crate) use client::Connections;
 pub(crate) use fetch::Peers;

@@ -242,6 +242,7 @@ impl Cluster {
             state.counted_before = cairn_raft::flushed(machine.slot);
             state.life
         };
+        cairn_raft::refuse_connections(machine.slot, false);
         if life > 1 {
             Handle::current().restart(machine.host);
         }
@@ -397,6 +398,7 @@ impl Cluster {
         }
         let counted = machine.node().and_then(|_| machine.counted());
         Handle::current().kill(machine.host);
+        cairn_raft::refuse_connections(machine.slot, death == Death::Killed);
         let dirty = machine.disk.dirty_blocks();
         let unsynced_acks = machine.unsynced_acks();
         // Only a failure that the directory records: without a record no start could know about it.

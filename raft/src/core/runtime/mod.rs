@@ -29,6 +29,14 @@ mod chosen {
         usual
     }
 
+    /// Whether nobody listens where a call to a member was sent.
+    pub(crate) fn is_refused(_slot: u16, error: &tonic::Status) -> bool {
+        let causes = std::iter::successors(std::error::Error::source(error), |one| one.source());
+        causes
+            .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+            .any(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    }
+
     /// Nothing observes it.
     pub(crate) const fn note_flushed(_slot: u16, _last: cairn_engine::LogId) {}
 
@@ -49,7 +57,7 @@ mod chosen {
 #[cfg(madsim)]
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
-    pub(crate) use super::simulated::{duplicate_after, note_flushed, piece_bytes};
+    pub(crate) use super::simulated::{duplicate_after, is_refused, note_flushed, piece_bytes};
 
     /// Encodes and decodes a message of a stream; `None` if it is larger than the limit.
     pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
@@ -71,15 +79,16 @@ mod chosen {
 pub(crate) mod exports {
     #[cfg(madsim)]
     pub use super::simulated::{
-        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
-        set_clock_rate,
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, refuse_connections,
+        repeat_messages, set_clock_rate,
     };
     #[cfg(madsim)]
     pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
 }
 
 pub(crate) use chosen::{
-    Runtime, Served, behind_network, duplicate_after, note_flushed, on_its_way, piece_bytes,
+    Runtime, Served, behind_network, duplicate_after, is_refused, note_flushed, on_its_way,
+    piece_bytes,
 };
 
 /// A point on this node's clock.
@@ -125,7 +134,7 @@ mod simulated {
     use openraft_rt_sim::SimWatch;
     use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
     use std::cell::{Cell, RefCell};
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::convert::Infallible;
     use std::future::Future;
     use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -155,6 +164,8 @@ mod simulated {
         /// By slot, the last entry that a member reported to openraft as stored: from then on it
         /// counts for a quorum.
         static FLUSHED: RefCell<BTreeMap<u16, LogId>> = const { RefCell::new(BTreeMap::new()) };
+        /// The slots whose process has ended on a machine that is up.
+        static REFUSE: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
     }
 
     impl Clock {
@@ -237,10 +248,26 @@ mod simulated {
         FLUSHED.with_borrow(|flushed| flushed.get(&slot).copied())
     }
 
+    /// From now on the machine of this slot refuses connections, since no process listens there. One
+    /// that is off, or cut from others, does not: it answers nothing.
+    pub fn refuse_connections(slot: u16, refuse: bool) {
+        REFUSE.with_borrow_mut(|slots| match refuse {
+            true => slots.insert(slot),
+            false => slots.remove(&slot),
+        });
+    }
+
+    /// madsim says of a cut link, too, that the connection is refused.
+    pub(crate) fn is_refused(slot: u16, error: &tonic::Status) -> bool {
+        error.code() == tonic::Code::Unavailable
+            && REFUSE.with_borrow(|slots| slots.contains(&slot))
+    }
+
     /// Call this when a simulation begins, since the state of this module belongs to the thread.
     pub fn forget_earlier_run() {
         CLOCKS.with_borrow_mut(BTreeMap::clear);
         FLUSHED.with_borrow_mut(BTreeMap::clear);
+        REFUSE.with_borrow_mut(BTreeSet::clear);
         REPEATS.set(0);
         REPEATED.set(0);
         super::wire::reset_calls(0);

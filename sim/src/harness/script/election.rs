@@ -4,15 +4,18 @@ use super::stage::{Played, Stage};
 use super::{Scenario, five, in_mode, three_or_five};
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
+use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use std::time::Duration;
 
-/// Within this time the others acknowledge new writes after the leader was killed: the rest of its
-/// lease, which is one election timeout, and three elections with the longest timeout, since votes
-/// may split.
-const OUTAGE_MAX: Duration = Duration::from_secs(4);
+/// Within this time the others acknowledge new writes after the leader was killed: three elections
+/// with the longest timeout, since votes may split, and no lease before them.
+const OUTAGE_MAX: Duration = Duration::from_secs(3);
+/// The lease of a leader, and the longest election timeout: so long that no election ends before the
+/// lease has run out if the members wait for it.
+const LEASE: Duration = Duration::from_secs(10);
 /// The longest time without an acknowledgement when the leader stops cleanly. Messages take up to
 /// tens of milliseconds here, and a hand-over with the first write after it takes about twenty of
 /// them, one after another. Without a hand-over the lease of the old leader and an election come
@@ -31,6 +34,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(leader_killed(stage)),
+    },
+    Scenario {
+        name: "leader-killed-with-a-long-lease",
+        parts: &["writes continue"],
+        seeds: 4,
+        may_stop: false,
+        plan: |seed| Plan { election: Some((LEASE / 20, LEASE)), ..three_or_five(seed) },
+        script: |stage| Box::pin(leader_killed_with_a_long_lease(stage)),
     },
     Scenario {
         name: "leader-stopped",
@@ -92,6 +103,28 @@ async fn leader_killed(mut stage: Stage) -> Played {
     }
     stage.reached("writes continue");
     stage.pass(0, 500).await;
+    stage.start(&[leader]).await;
+    stage.active(&stage.all()).await
+}
+
+/// The leader's process is killed, and its machine stays up. The others see that its ports are closed,
+/// and elect a new leader before its lease could have run out.
+async fn leader_killed_with_a_long_lease(mut stage: Stage) -> Played {
+    stage.acknowledged(20).await?;
+    let leader = stage.leader().await?;
+    let term = stage.term(leader);
+    stage.kill(leader);
+    let killed = virtual_time();
+    let others = stage.others(&[leader]);
+    let next = stage.leader_among(&others, term).await;
+    let took = virtual_time() - killed;
+    if next.is_err() || took > LEASE {
+        let detail = format!("{took:?} after member {leader} was killed, which led");
+        let what = "nobody waits for the lease of a leader whose process has ended";
+        stage.cluster.violation(Violation::new(what, detail));
+    }
+    stage.acknowledged(WRITES).await?;
+    stage.reached("writes continue");
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await
 }
