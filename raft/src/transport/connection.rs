@@ -114,3 +114,39 @@ impl From<Malformed> for RPCError<TypeConfig> {
         NetworkError::from_string(error).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::proto::HelloRequest;
+    use std::net::TcpListener;
+
+    /// Only a system that says that nobody listens refuses: one that answers nothing, or hangs up,
+    /// does not.
+    #[tokio::test]
+    async fn a_closed_port_refuses_and_one_that_hangs_up_or_says_nothing_does_not() {
+        let call = |address: String| async move {
+            let hello =
+                |mut client: Client| async move { client.hello(HelloRequest::default()).await };
+            let error = call_at(None, None, &address, hello).await.unwrap_err();
+            (runtime::is_refused(1, &error), format!("{error:?}"))
+        };
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+
+        let closed = address(&listen());
+        let (refused, error) = call(closed).await;
+        assert!(refused, "{error}");
+
+        let hangs_up = listen();
+        let at = address(&hangs_up);
+        let accepting = std::thread::spawn(move || drop(hangs_up.accept().unwrap()));
+        let (refused, error) = call(at).await;
+        assert!(!refused, "{error}");
+        accepting.join().unwrap();
+
+        let silent = listen();
+        let (refused, error) = call(address(&silent)).await;
+        assert!(!refused, "{error}");
+    }
+}
