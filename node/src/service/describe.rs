@@ -45,7 +45,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     // Until the log says it, acknowledgements wait for syncs; this is what they will mean.
     let mode = match inner.replica.modes().cluster {
         Some(_) => in_force(&inner.replica, engine.mode),
-        None => inner.durability.mode,
+        None => inner.replica.first_mode(),
     };
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {

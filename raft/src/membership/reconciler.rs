@@ -9,9 +9,8 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{Reply, TypeConfig};
 use crate::core::{codec, runtime};
 use crate::durability::{AckModes, LocalMember, leadership};
-use crate::storage::modes::allows_replicated;
+use crate::storage::modes::first_mode;
 use crate::transport::PendingJoin;
-use cairn_engine::Mode;
 use openraft::raft::Precondition;
 use openraft::vote::RaftLeaderId;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
@@ -264,12 +263,8 @@ impl Reconciler {
         if !is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
             return;
         }
-        let mode = match self.member.config.formation_mode {
-            Mode::Replicated if !allows_replicated(metrics.membership_config.membership()) => {
-                Mode::Sync
-            }
-            mode => mode,
-        };
+        let mode =
+            first_mode(self.member.config.formation_mode, metrics.membership_config.membership());
         if self.log_mode(mode, alone).await.is_some() {
             tracing::info!(node = %metrics.id, %mode, "the cluster's mode is logged");
         }

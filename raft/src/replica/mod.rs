@@ -27,7 +27,7 @@ use crate::core::types::{Answer, Reply, TypeConfig};
 use crate::core::version::Versions;
 use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
 use crate::membership::{ChangeError, MemberChange};
-use crate::storage::modes::Modes;
+use crate::storage::modes::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
@@ -351,6 +351,18 @@ impl Replica {
     /// Which version this build speaks, and those of the cluster and its members by the log.
     pub fn versions(&self) -> Versions {
         status::versions(&self.inner.member.identity.identities)
+    }
+
+    /// What acknowledgements will mean in a cluster whose log says nothing of it yet, if this member
+    /// leads. Until then each is synced.
+    pub fn first_mode(&self) -> Mode {
+        let configured = self.inner.member.config.formation_mode;
+        with_metrics(&self.inner.member.raft, |metrics| {
+            match metrics.membership_config.voter_ids().next() {
+                None => configured,
+                Some(_) => first_mode(configured, metrics.membership_config.membership()),
+            }
+        })
     }
 
     /// What acknowledgements mean in the cluster and on this member.

@@ -78,6 +78,14 @@ pub(crate) fn allows_replicated(membership: &Membership) -> bool {
     membership.get_joint_config().len() == 1 && !too_few(membership)
 }
 
+/// The mode that the first leader logs: the one of its configuration, if the voters are enough for it.
+pub(crate) fn first_mode(configured: Mode, membership: &Membership) -> Mode {
+    match configured {
+        Mode::Replicated if !allows_replicated(membership) => Mode::Sync,
+        mode => mode,
+    }
+}
+
 /// Whether a configuration of this membership has too few voters for `replicated`.
 pub(crate) fn too_few(membership: &Membership) -> bool {
     membership.get_joint_config().iter().any(|voters| voters.len() < REPLICATED_VOTERS)
@@ -332,5 +340,8 @@ mod tests {
         modes.appended(10, &Payload::Membership(of(2)));
         assert_eq!(modes.binding(), Mode::Device);
         assert!(allows_replicated(&of(3)) && !allows_replicated(&of(2)));
+        assert_eq!(first_mode(Mode::Replicated, &of(3)), Mode::Replicated);
+        assert_eq!(first_mode(Mode::Replicated, &of(1)), Mode::Sync);
+        assert_eq!(first_mode(Mode::Device, &of(1)), Mode::Device);
     }
 }
