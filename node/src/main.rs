@@ -14,5 +14,9 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // The allocator gives memory back soon and asks for huge pages, of which the kernel clears 2 MiB for
+    // the first byte. With many large values under way that was half of the processor time. An
+    // error means that the kernel has no huge pages.
+    nix::sys::prctl::set_thp_disable(true).ok();
     cli::main()
 }

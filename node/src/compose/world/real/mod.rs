@@ -52,8 +52,8 @@ const CLIENT_STREAMS: u32 = 32;
 
 /// What a client may send on a stream, and on a connection, before a byte of it is taken. It lies in
 /// the transport's memory, where no budget sees it.
-const CLIENT_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CLIENT_WINDOW_BYTES: u32 = 2 << 20;
+const CLIENT_STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const CLIENT_WINDOW_BYTES: u32 = 512 << 10;
 
 /// Calls of another member under way on one connection.
 const PEER_STREAMS: u32 = 128;

@@ -66,12 +66,21 @@ impl Cluster {
         PathBuf::from(format!("/proc/{}", process.id()))
     }
 
+    /// Whether the kernel may give a running node huge pages.
+    pub fn may_have_huge_pages(&self, node: usize) -> bool {
+        self.kernel_says(node, "THP_enabled:") != "0"
+    }
+
     fn memory_of(&self, node: usize, what: &str) -> u64 {
+        let line = self.kernel_says(node, what);
+        line.trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    fn kernel_says(&self, node: usize, what: &str) -> String {
         let status =
             std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
-        let line =
-            status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports it");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+        let line = status.lines().find_map(|line| line.strip_prefix(what));
+        line.expect("Linux reports it").trim().to_owned()
     }
 
     /// A command of the client against this cluster.
