@@ -22,8 +22,12 @@ impl Engine {
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
         // One that is under way ends first; none begins from here on.
-        let unbegun = shared.begin.lock().await.take().is_some();
-        shared.state.lock().closing = true;
+        drop(shared.begin.lock().await.take());
+        let unbegun = {
+            let mut state = shared.state.lock();
+            state.closing = true;
+            !state.begun && state.failed.is_none()
+        };
         if unbegun {
             // Nothing was written, and the directory stays as it is.
             shared.progress.lock().writer_ended = true;

@@ -114,6 +114,7 @@ fn a_survey_changes_not_one_byte_of_a_directory_damaged_or_not() {
             apply_again(&engine);
             check_prefix(&engine, &format!("{what:?}")).await;
             engine.close().await.unwrap();
+            engine.close().await.unwrap();
             drop(engine);
             assert!(FileKind::ALL.map(|kind| disk.bytes(kind)) == before, "{what:?}");
         }

@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::admission::refusal;
-use cairn_engine::MemberState;
+use cairn_engine::{Engine, MemberState};
 use cairn_raft::Replica;
 use tonic::Status;
 
@@ -15,12 +15,12 @@ pub(super) fn name(replica: &Replica) -> &'static str {
     }
 }
 
-/// Refuses reads at a node that may have lost acknowledged writes, or that has not copied
-/// everything yet.
-pub(super) fn readable(inner: &Inner) -> Result<(), Status> {
+/// The engine to read from. Refuses reads at a node that may have lost acknowledged writes, or that
+/// has not copied everything yet.
+pub(super) fn readable(inner: &Inner) -> Result<&Engine, Status> {
     match inner.replica.member_state() {
         MemberState::Recovering => Err(refusal::recovering(inner.election_blocked())),
         MemberState::Active if !inner.replica.votes() => Err(refusal::joining(inner.no_service())),
-        MemberState::Active => Ok(()),
+        MemberState::Active => Ok(&inner.engine),
     }
 }

@@ -2,7 +2,8 @@
 //! one is fetched from another member.
 //!
 //! What holds here: the memory for a read is charged to the caller before the read begins, and until
-//! the device is done with it, whoever stops waiting.
+//! the device is done with it, whoever stops waiting; a member that may be read is asked for again
+//! after every wait, since it may have begun to recover meanwhile.
 
 use super::{Inner, member_state};
 use crate::access::Need;
@@ -47,12 +48,13 @@ pub(super) async fn get(
     in_time(budget, async {
         barrier(inner, request.stale).await?;
         if request.version_only {
-            let found = inner.engine.lookup(GROUP, &request.key);
+            let found = member_state::readable(inner)?.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
         let Some(charge) = admit_value(inner, caller, &request.key, end).await? else {
             return Ok(None);
         };
+        member_state::readable(inner)?;
         let (replica, key) = (inner.replica.clone(), request.key.clone());
         let (found, mut charge) =
             to_its_end(charge, async move { replica.get(&key).await }).await?;
@@ -130,7 +132,7 @@ pub(super) async fn list(
         barrier(inner, request.stale).await?;
         let most = page_bytes(query.limit, usize::try_from(query.max_bytes).unwrap_or(usize::MAX));
         let mut charge = caller.admit(most, end).await?;
-        let view = inner.engine.view(GROUP);
+        let view = member_state::readable(inner)?.view(GROUP);
         let page = view.list(&query);
         let need = page_bytes(page.items.len(), content_bytes(&page.items, query.keys_only));
         if need > most {

@@ -282,7 +282,8 @@ impl Reconciler {
         let answer = transport::ask(&self.member.identity, &self.member.addresses, voter).await;
         answer.is_some_and(|answer| {
             let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
-            ended && !answer.unsynced_acks
+            // A recovering member may have lost what it acknowledged, and lost the flag with it.
+            ended && !answer.unsynced_acks && !answer.recovering
         })
     }
 

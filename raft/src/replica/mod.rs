@@ -284,26 +284,22 @@ impl Replica {
     /// Why the grant is not needed here, or does not fit.
     pub async fn unsafe_recovery(&self, unsafe_recovery: UnsafeRecovery) -> Result<(), String> {
         let member = &self.inner.member;
-        if member.gate.is_open() {
-            return Err("this member is active and votes without an unsafe-recovery grant".into());
-        }
-        if member.gate.leader_contact_within(LEADER_ALIVE) {
-            return Err(
-                "a leader is alive and helps this member recover; no unsafe recovery is needed"
-                    .into(),
-            );
-        }
+        self.needs_unsafe_recovery()?;
         let own = member.engine.boot_epoch();
-        if unsafe_recovery.candidate == self.node_id() && unsafe_recovery.epoch != own {
-            return Err(format!(
-                "this member restarted since it was surveyed (boot epoch {}, now {}); check again",
-                unsafe_recovery.epoch.number, own.number
-            ));
-        }
         if unsafe_recovery.candidate == self.node_id() {
+            if unsafe_recovery.epoch != own {
+                return Err(format!(
+                    "this member restarted since it was surveyed (boot epoch {}, now {}); check again",
+                    unsafe_recovery.epoch.number, own.number
+                ));
+            }
             is_most_up_to_date(member).await?;
             // It may lead: what it lacks is given up.
             member.engine.begin(false).await.map_err(|error| error.to_string())?;
+            // Copying a damaged directory aside takes seconds. A voter with a longer log may have
+            // returned meanwhile, or a leader: ask again. No await from the last answer to the grant.
+            is_most_up_to_date(member).await?;
+            self.needs_unsafe_recovery()?;
         }
         tracing::warn!(
             node = %self.node_id(), candidate = %unsafe_recovery.candidate,
@@ -315,6 +311,19 @@ impl Replica {
             member.raft.runtime_config().elect(true);
         }
         Ok(())
+    }
+
+    fn needs_unsafe_recovery(&self) -> Result<(), String> {
+        let gate = &self.inner.member.gate;
+        if gate.is_open() {
+            return Err("this member is active and votes without an unsafe-recovery grant".into());
+        }
+        match gate.leader_contact_within(LEADER_ALIVE) {
+            true => Err("a leader is alive and helps this member recover; no unsafe recovery is \
+                         needed"
+                .into()),
+            false => Ok(()),
+        }
     }
 
     /// Takes the next step of a change of the members that an operator asks for. `None`: the change

@@ -6,7 +6,7 @@
 //! `replicated`.
 //!
 //! What holds here:
-//! - a stricter mode binds from its append on, so that every acknowledgement behind it in the log
+//! - a stricter mode binds from its append or the install of its snapshot on, so that every acknowledgement behind it in the log
 //!   means it; a laxer one from its apply on, when no other leader can take it back;
 //! - fewer than three voters never run `replicated`: a membership of fewer binds like a mode;
 //! - until everything that the log held when the process began is applied, every acknowledgement
@@ -117,6 +117,15 @@ impl ModeInForce {
                 state.appended.insert(index, mode);
             });
         }
+    }
+
+    /// A snapshot through `index` is about to be installed, and its mode is this one. Call this
+    /// before the engine has it.
+    pub(crate) fn installs(&self, index: u64, mode: Mode) {
+        self.change(|state| {
+            let binding = state.appended.entry(index).or_insert(mode);
+            *binding = stricter(*binding, mode);
+        });
     }
 
     /// The log ends with this entry now.

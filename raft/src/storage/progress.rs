@@ -26,6 +26,13 @@ impl Progress {
         Progress { applied, watch, unsafe_recoveries: Mutex::default(), identities, modes }
     }
 
+    /// A snapshot through `index` is about to be installed, and this is its image.
+    pub(crate) fn installs(&self, image: &Image, index: u64) {
+        if let Some(mode) = image.mode {
+            self.modes.installs(index, mode);
+        }
+    }
+
     /// Everything up to `through` is visible, and this is the image there.
     pub(crate) fn publish(&self, image: &Image, through: Option<LogId>) {
         self.identities.set_logged(&image.boot_epochs, &image.removed, image.version);

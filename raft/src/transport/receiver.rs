@@ -71,9 +71,15 @@ impl SnapshotReceiver {
         SnapshotReceiver { engine, partial: Arc::default() }
     }
 
-    fn already_applied(&self, last: LogId) -> bool {
-        self.engine.applied(GROUP) >= Some(last)
-            || self.engine.log_id_at(GROUP, last.index) == Some(last)
+    /// Whether this member holds everything through this entry, and keeps it as its mode promises:
+    /// an entry of the log, or an installed snapshot, is visible before that.
+    async fn already_held(&self, last: LogId) -> Result<bool, Status> {
+        let visible = self.engine.applied(GROUP) >= Some(last)
+            || self.engine.log_id_at(GROUP, last.index) == Some(last);
+        if visible {
+            self.engine.barrier().await.map_err(engine_status)?;
+        }
+        Ok(visible)
     }
 
     /// Applied entries are committed and keep their ids: openraft would take a contradiction for a
@@ -91,9 +97,9 @@ impl SnapshotReceiver {
     }
 
     /// Resumes a transfer, or begins it. Returns the number of the next piece, and the last key
-    /// before it. `None`: the log already holds the snapshot's last entry.
+    /// before it. `None`: this member already holds everything through the snapshot's last entry.
     pub(crate) async fn offset(&self, last: LogId) -> Result<Option<(u64, Bytes)>, Status> {
-        if self.already_applied(last) {
+        if self.already_held(last).await? {
             return Ok(None);
         }
         self.refuse_contradiction(last)?;
@@ -145,8 +151,8 @@ impl SnapshotReceiver {
         taken.await.unwrap_or_else(|_| Err(Status::aborted("this member ends")))
     }
 
-    /// Hands over a snapshot whose pieces have all arrived, to be installed. `None`: it is applied
-    /// already.
+    /// Hands over a snapshot whose pieces have all arrived, to be installed. `None`: this
+    /// member already holds everything through it.
     pub(crate) async fn finish(
         &self,
         last: LogId,
@@ -155,7 +161,7 @@ impl SnapshotReceiver {
         machine: Bytes,
     ) -> Result<Option<Snapshot>, Status> {
         let mut slot = self.partial.lock().await;
-        if self.already_applied(last) {
+        if self.already_held(last).await? {
             *slot = None;
             return Ok(None);
         }
@@ -227,9 +233,12 @@ pub(crate) fn named(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::tests::engine;
+    use crate::storage::state_machine::Image;
+    use crate::storage::tests::{engine, engine_to_hold};
+    use cairn_engine::{NewEntry, Promise};
     use futures::FutureExt;
     use prost::Message;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use xxhash_rust::xxh3::xxh3_128;
 
     fn item(key: &'static str, value: Vec<u8>) -> proto::SnapshotItem {
@@ -340,5 +349,43 @@ mod tests {
         assert_eq!(receiver.chunk(newer, 0, piece("b")).await.unwrap(), (1, vec![]));
         let finished = receiver.finish(newer, meta(newer), 1, Bytes::new()).await;
         assert!(finished.unwrap().is_some());
+    }
+
+    /// The story: a member said that it held a snapshot's last entry, whose write was under way. A
+    /// leader took that for an acknowledgement, and a kill then took it back.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_visible_counts_as_held_only_once_it_is_kept() {
+        let last = LogId { term: 1, index: 1 };
+        for installed in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let (engine, hold) = engine_to_hold(&folder).await;
+            let receiver = SnapshotReceiver::new(engine.clone());
+            let installer = engine.begin_install(GROUP).await.unwrap();
+            hold.begin();
+            let kept = async {
+                if installed {
+                    return installer.finish(last, Arc::new(Image::default())).await.unwrap();
+                }
+                let (done, written) = oneshot::channel();
+                let done = Box::new(move |result| drop(done.send(result)));
+                let entry = NewEntry { id: last, meta: Bytes::new(), values: vec![] };
+                engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
+                written.await.unwrap().unwrap();
+            };
+            let released = AtomicBool::new(false);
+            let answer = async {
+                hold.holds_something().await;
+                let answer = receiver.offset(last).await;
+                (answer.unwrap(), released.load(SeqCst))
+            };
+            let release = async {
+                hold.holds_something().await;
+                tokio::task::yield_now().await;
+                released.store(true, SeqCst);
+                hold.end();
+            };
+            let ((), answer, ()) = tokio::join!(kept, answer, release);
+            assert_eq!(answer, (None, true), "installed: {installed}");
+        }
     }
 }

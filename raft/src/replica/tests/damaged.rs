@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::types;
 use crate::storage::log_store::encode_vote;
-use cairn_engine::io::{Backend, FileDirectory};
+use crate::storage::tests::{HeldDirectory, Hold};
 use cairn_engine::{Engine, KernelBootId, MemberState, Options};
 use std::sync::Arc;
 
@@ -15,6 +15,11 @@ fn leadership(term: u64) -> types::Vote {
 
 /// Member 1.1, which voted for the leader of term 5. Neither of its checkpoints can be used.
 async fn damaged() -> (TempDir, Replica) {
+    let (folder, replica, _hold) = damaged_to_hold().await;
+    (folder, replica)
+}
+
+async fn damaged_to_hold() -> (TempDir, Replica, Hold) {
     let folder = tempfile::tempdir().unwrap();
     {
         let engine = engine(&folder).await;
@@ -27,14 +32,14 @@ async fn damaged() -> (TempDir, Replica) {
         bytes[8192..8200].fill(0x5a);
         std::fs::write(&path, bytes).unwrap();
     }
-    let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
+    let (directory, hold) = HeldDirectory::open(folder.path());
     let options = Options { salvage: true, ..Options::new(Mode::Device, KernelBootId(1), 2) };
     let engine = Engine::open(Arc::new(directory), None, options).await.unwrap();
     assert_eq!(engine.member_state(), MemberState::Recovering);
     let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
     let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
     let replica = Replica::start(ReplicaConfig::new(Mode::Device, members), engine).await.unwrap();
-    (folder, replica)
+    (folder, replica, hold)
 }
 
 fn files(folder: &TempDir) -> Vec<Vec<u8>> {
@@ -68,4 +73,23 @@ async fn the_candidate_of_an_unsafe_recovery_begins_to_write_its_damaged_directo
     assert!(replica.engine().damage().is_some() && files(&folder) == before);
     replica.unsafe_recovery(of(replica.node_id())).await.unwrap();
     assert_eq!(replica.engine().damage(), None);
+}
+
+/// The story: the candidate looked for a longer log and for a leader, and then copied its damaged
+/// directory for seconds. What returned meanwhile was outvoted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_returns_while_the_candidate_copies_its_directory_ends_the_unsafe_recovery() {
+    let (_folder, replica, hold) = damaged_to_hold().await;
+    let grant =
+        UnsafeRecovery { candidate: replica.node_id(), epoch: replica.engine().boot_epoch() };
+    let gate = &replica.inner.member.gate;
+    hold.begin();
+    let meanwhile = async {
+        hold.holds_something().await;
+        gate.accepts_appends_of(other(), &leadership(VOTED));
+        hold.end();
+    };
+    let (answer, ()) = tokio::join!(replica.unsafe_recovery(grant), meanwhile);
+    assert!(answer.unwrap_err().contains("a leader is alive"));
+    assert_eq!(gate.unsafe_recovery(), None);
 }

@@ -140,7 +140,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
             return Err(io::Error::other("a snapshot of nothing"));
         };
-        let image = data.install(&self.engine, applied).await?;
+        let image = data.install(&self.engine, applied, &self.progress).await?;
         self.publish(image, applied);
         Ok(())
     }

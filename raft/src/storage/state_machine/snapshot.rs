@@ -14,6 +14,7 @@ use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::core::types::{SnapshotMeta, engine_log_id, raft_log_id};
 use crate::core::version;
+use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use bytes::Bytes;
 use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, SnapshotKey, View};
@@ -196,7 +197,12 @@ pub(crate) enum SnapshotData {
 
 impl SnapshotData {
     /// Replaces the engine's state. Returns the new machine image.
-    pub(super) async fn install(self, engine: &Engine, applied: LogId) -> io::Result<Image> {
+    pub(super) async fn install(
+        self,
+        engine: &Engine,
+        applied: LogId,
+        progress: &Progress,
+    ) -> io::Result<Image> {
         let incoming = match self {
             SnapshotData::Incoming(incoming) => *incoming,
             SnapshotData::Outgoing(outgoing) => copy(&outgoing, engine).await?,
@@ -211,6 +217,8 @@ impl SnapshotData {
                 "the log grew past the snapshot of {applied} while it arrived"
             )));
         }
+        // Appends behind it go on before it is published.
+        progress.installs(&incoming.image, applied.index);
         incoming
             .installer
             .finish(applied, Arc::new(incoming.image.clone()))
