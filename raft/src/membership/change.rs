@@ -24,9 +24,13 @@ use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::Mode;
 use openraft::RaftMetrics;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// More voters cost more than they give: each write goes to all of them.
 const MEMBERS_MAX: usize = 15;
+
+/// How long a voter may take to answer before a change counts it as gone.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,21 +51,6 @@ type Changed = Result<Option<String>, ChangeError>;
 
 fn waits(reason: impl Into<String>) -> Changed {
     Ok(Some(reason.into()))
-}
-
-/// Refuses a configuration of which too few voters are healthy.
-fn check(healthy: &BTreeSet<NodeId>, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
-    if step::is_majority(healthy, after) {
-        return Ok(());
-    }
-    let missing: Vec<String> = after.difference(healthy).map(ToString::to_string).collect();
-    refused(format!(
-        "of the {} voters after this change, {} would not be active and reachable now: bring {} back first, or remove \
-         a voter that is gone for good",
-        after.len(),
-        missing.len(),
-        missing.join(" and "),
-    ))
 }
 
 impl Reconciler {
@@ -163,7 +152,7 @@ impl Reconciler {
             None => {
                 let mut after = seen.voters.clone();
                 after.insert(learner);
-                check(&seen.healthy.iter().copied().chain([learner]).collect(), &after)?;
+                self.check(seen, Some(learner), &after).await?;
                 self.take(Step::Promote(learner), &seen.metrics).await;
                 self.done_if(|metrics| votes(metrics, learner))
             }
@@ -210,7 +199,7 @@ impl Reconciler {
     async fn replace_by(&self, seen: &Seen, old: NodeId, new: NodeId) -> Changed {
         let after: BTreeSet<NodeId> =
             seen.voters.iter().copied().filter(|voter| *voter != old).chain([new]).collect();
-        check(&seen.healthy.iter().copied().chain([new]).collect(), &after)?;
+        self.check(seen, Some(new), &after).await?;
         self.take(Step::Replace { old, new }, &seen.metrics).await;
         self.done_if(|metrics| votes(metrics, new) && !votes(metrics, old))
     }
@@ -228,12 +217,16 @@ impl Reconciler {
         if after.is_empty() {
             return refused("it is the last voter: stop its node instead");
         }
-        check(&seen.healthy, &after)?;
+        self.check(seen, None, &after).await?;
         if after.len() < REPLICATED_VOTERS {
             if self.member.modes.is_changing() {
                 return waits("a change of the mode is under way");
             }
-            if self.member.modes.modes().cluster.is_none_or(|mode| mode == Mode::Replicated) {
+            let mode = self.member.modes.modes().cluster;
+            if mode.is_none() {
+                return waits("the first leader logs the mode");
+            }
+            if mode == Some(Mode::Replicated) {
                 return refused(format!(
                     "the cluster would have {} voters, and mode `replicated` needs {REPLICATED_VOTERS} or more: end it with \
                      `cairn mode set sync` first",
@@ -285,6 +278,34 @@ impl Reconciler {
             // A recovering member may have lost what it acknowledged, and lost the flag with it.
             ended && !answer.unsynced_acks && !answer.recovering
         })
+    }
+
+    /// Refuses a configuration of which too few voters are healthy. By what it acknowledged before, a
+    /// member that has just gone still is: so each is asked. `joins` has just asked this leader.
+    async fn check(
+        &self,
+        seen: &Seen,
+        joins: Option<NodeId>,
+        after: &BTreeSet<NodeId>,
+    ) -> Result<(), ChangeError> {
+        let answers = self.ask_members(&seen.metrics, ANSWER_LIMIT).await;
+        let answers_well = |id: &NodeId| {
+            let answer = answers.get(id).is_some_and(|one| !one.recovering && !one.stopping);
+            answer || *id == seen.metrics.id
+        };
+        let healthy: BTreeSet<NodeId> =
+            seen.healthy.iter().copied().filter(answers_well).chain(joins).collect();
+        if step::is_majority(&healthy, after) {
+            return Ok(());
+        }
+        let missing: Vec<String> = after.difference(&healthy).map(ToString::to_string).collect();
+        refused(format!(
+            "of the {} voters after this change, {} would not be active and reachable now: bring {} back first, or \
+             remove a voter that is gone for good",
+            after.len(),
+            missing.len(),
+            missing.join(" and "),
+        ))
     }
 
     async fn relocate(&self, seen: &Seen, slot: u16, address: &str) -> Changed {

@@ -26,7 +26,7 @@ impl Reconciler {
         // Each answer asks all members, so one after another.
         let _one = self.surveying.lock().await;
         let before = with_metrics(&self.member.raft, Clone::clone);
-        let answers = self.ask_members(&before).await;
+        let answers = self.ask_members(&before, ANSWER_LIMIT).await;
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let leads = metrics.state == ServerState::Leader;
         if !leads || metrics.current_term != before.current_term {
@@ -73,12 +73,16 @@ impl Reconciler {
     }
 
     /// What the other voters say that answer in time.
-    async fn ask_members(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeMap<NodeId, Answer> {
+    pub(super) async fn ask_members(
+        &self,
+        metrics: &RaftMetrics<TypeConfig>,
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Answer> {
         let member = &self.member;
         let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
         let asked = voters.map(|id| async move {
             let answer = transport::ask(&member.identity, &member.addresses, id);
-            Some((id, runtime::timeout(ANSWER_LIMIT, answer).await??))
+            Some((id, runtime::timeout(limit, answer).await??))
         });
         join_all(asked).await.into_iter().flatten().collect()
     }
