@@ -6,7 +6,7 @@
 //! connection. The others wait for its result, so that they do not all try a dead address.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_tls::{Connector, Expected, Tls};
@@ -21,7 +21,7 @@ use crate::convert::describe;
 use crate::failure::Failure;
 use crate::multiplexed::{MultiplexedStream, UnaryStub};
 use crate::options::Options;
-use crate::proto;
+use crate::proto::{self, ErrorDetail};
 use crate::random::Random;
 use crate::shown::of_node;
 
@@ -37,20 +37,28 @@ pub(crate) struct Stub {
     caller: Caller,
     /// The generation that its requests name.
     pub(crate) named: Option<u32>,
-    /// When its connection last brought an answer to an attempt.
+    /// When its connection last brought an answer to an attempt, or to a probe.
     pub(crate) heard: Arc<Heard>,
 }
 
 /// When something was last heard.
-pub(crate) struct Heard(Mutex<Instant>);
+pub(crate) struct Heard {
+    at: Mutex<Instant>,
+    /// One probe at a time, however many attempts wait.
+    probing: AtomicBool,
+}
 
 impl Heard {
+    fn new() -> Heard {
+        Heard { at: Mutex::new(Instant::now()), probing: AtomicBool::new(false) }
+    }
+
     pub(crate) fn at(&self) -> Instant {
-        *self.0.lock()
+        *self.at.lock()
     }
 
     pub(crate) fn now(&self) {
-        *self.0.lock() = Instant::now();
+        *self.at.lock() = Instant::now();
     }
 }
 
@@ -61,7 +69,7 @@ impl Stub {
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let operator = proto::operator_client::OperatorClient::new(channel);
         let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
-        let heard = Arc::new(Heard(Mutex::new(Instant::now())));
+        let heard = Arc::new(Heard::new());
         Stub { multiplexed, unary, operator, named: None, caller, heard }
     }
 
@@ -107,6 +115,24 @@ impl Stub {
     ) -> Result<proto::ListResponse, Status> {
         let request = self.request(request, timeout);
         self.unary.list(request).await.map(Response::into_inner)
+    }
+
+    /// Asks for a sign of life, unless that is under way. Any answer of the node counts as heard.
+    pub(crate) fn probe(&self, timeout: Duration) {
+        if self.heard.probing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut stub = self.clone();
+        tokio::spawn(async move {
+            let answer = tokio::time::timeout(timeout, stub.hello(timeout)).await;
+            if answer.is_ok_and(|answer| match answer {
+                Ok(_) => true,
+                Err(status) => ErrorDetail::of(&status).is_some(),
+            }) {
+                stub.heard.now();
+            }
+            stub.heard.probing.store(false, Ordering::Relaxed);
+        });
     }
 
     pub(crate) async fn hello(

@@ -118,8 +118,9 @@ impl Options {
         self
     }
 
-    /// How long a node's connection may be silent before the client asks again, so that a hung node
-    /// does not use up the deadline. A node that answers other requests may take longer. Default 2.5 s.
+    /// How long a node may be silent before the client asks again, so that a hung node does not use up
+    /// the deadline. After half of it the client asks for a sign of life. A node that answers may take
+    /// as long for a write as the deadline allows; a read is asked again after this time. Default 2.5 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout.min(LONGEST);
         self

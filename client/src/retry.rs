@@ -284,9 +284,10 @@ impl Attempts {
 
     /// Makes one call over `connection`, limited by the deadline. If the connection breaks, or is
     /// silent for a whole attempt timeout, it is not used again. A node that answers other requests
-    /// is alive, and bounds how long it works on this one. The story: of 4,000 requests with large
-    /// values some waited so long to be sent that they ran out of time; the client gave up the
-    /// connection, and sent all of them again over another one.
+    /// is alive, and bounds how long it works on this one; if it answers none for half the time, it
+    /// is asked for a sign of life. The story: of 4,000 requests with large values some waited so
+    /// long to be sent that they ran out of time; the client gave up the connection, and sent all of
+    /// them again over another one.
     pub(crate) async fn call<M, T, F>(
         &self,
         pool: &Pool,
@@ -298,31 +299,34 @@ impl Attempts {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let limit = pool.options.attempt_timeout.max(self.answer_within);
-        let timeout = self.remaining().min(limit);
+        let silence = pool.options.attempt_timeout;
+        let timeout = self.remaining().min(silence.max(self.answer_within));
         let stub = connection.stub();
         let named = stub.named;
         let stays = || pool.stays(named, node.address()).map_err(Failure::Refused);
-        let (began, heard) = (Instant::now(), Arc::clone(&stub.heard));
-        let silent_at = || began.max(heard.at()) + limit;
+        let (began, probe) = (Instant::now(), stub.clone());
+        let silent_since = || began.max(probe.heard.at());
         let mut work = std::pin::pin!(call(stub, message, timeout));
         let answer = loop {
-            let left = self.remaining().min(silent_at().saturating_duration_since(Instant::now()));
-            if let Ok(answer) = tokio::time::timeout(left, &mut work).await {
-                break answer;
-            }
-            let now = Instant::now();
-            if now >= self.deadline.min(silent_at()) {
-                let waited = now - began;
+            let silent = Instant::now() - silent_since();
+            if silent >= silence || self.remaining().is_zero() {
+                let waited = Instant::now() - began;
                 break Err(Status::deadline_exceeded(format!(
                     "no answer within {} ms",
                     waited.as_millis()
                 )));
             }
+            let wait = if silent < silence / 2 { silence / 2 } else { silence } - silent;
+            if let Ok(answer) = tokio::time::timeout(wait.min(self.remaining()), &mut work).await {
+                break answer;
+            }
+            if Instant::now() - silent_since() >= silence / 2 {
+                probe.probe(silence / 2);
+            }
         };
-        let is_silent = Instant::now() >= silent_at();
+        let is_silent = Instant::now() - silent_since() >= silence;
         if answer.as_ref().map_or_else(|status| ErrorDetail::of(status).is_some(), |_| true) {
-            heard.now();
+            probe.heard.now();
         }
         let status = match answer {
             Ok(response) => {

@@ -138,9 +138,9 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
     let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
     a.always(Step::Hang);
     b.plays([not_leader(&a.address)]);
-    let client =
-        options(&[&a, &b]).attempt_timeout(Duration::from_millis(50)).connect().await.unwrap();
-    client.put("a", "1").await.unwrap();
+    let soon = Duration::from_millis(50);
+    let client = options(&[&a, &b]).attempt_timeout(soon).connect_timeout(soon);
+    client.build().unwrap().put("a", "1").await.unwrap();
     assert_eq!(cluster.applied(), 1);
     assert!(
         a.timeouts.lock().unwrap().iter().all(Option::is_some),

@@ -121,6 +121,14 @@ mod tests {
     const ONE: Owner = Owner::Name(1);
     const OTHER: Owner = Owner::Connection(1);
 
+    /// Whoever proves no role is a stranger; a name that may not do one thing is still that name.
+    #[test]
+    fn a_connection_without_a_role_is_a_stranger_and_a_name_stays_one() {
+        assert_eq!(Owner::Connection(7).stranger(), Owner::Stranger(7));
+        assert_eq!(Owner::Stranger(7).stranger(), Owner::Stranger(7));
+        assert_eq!(Owner::Name(7).stranger(), Owner::Name(7));
+    }
+
     #[test]
     fn an_owner_holds_at_most_as_much_as_remains_free() {
         let mut shares = Shares::new(100);

@@ -8,7 +8,8 @@
 //! What holds here:
 //! - A leader whose heartbeats no quorum answered for [`QUORUM_TIMEOUTS`] of the longest election
 //!   timeouts is *suspended*: it sends no heartbeat, append or snapshot, so the others' leases run
-//!   out. It proposes nothing, serves no reads, and does not say that it leads.
+//!   out. It proposes nothing, serves no reads, and does not say that it leads. The writes that it
+//!   proposed before end as unknown, so that clients ask the next leader.
 //! - In place of each heartbeat a suspended leader asks whether the member is there. That keeps
 //!   nobody from voting. When a quorum of each configuration answers within the time of a heartbeat,
 //!   it leads again. If another leader was elected meanwhile, the first answer to an append says so.
@@ -31,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// A leader that no quorum answered for this many of the longest election timeouts stops leading. A
 /// follower that heard no leader for as long serves nobody.
@@ -47,6 +49,8 @@ const ANSWER_INTERVALS: u32 = 3;
 #[derive(Default)]
 pub(crate) struct CheckQuorum {
     suspended: AtomicBool,
+    /// Tells those who wait that it is suspended.
+    begun: Notify,
     /// The members that answered the suspended leader, and when last.
     answered: Mutex<BTreeMap<NodeId, runtime::Instant>>,
 }
@@ -94,6 +98,18 @@ impl CheckQuorum {
     /// Whether this member was elected and has stopped leading, since no quorum answers it.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::SeqCst)
+    }
+
+    /// Returns once this member is suspended.
+    pub(crate) async fn until_suspended(&self) {
+        loop {
+            // Before the look, so that nothing is missed.
+            let begun = self.begun.notified();
+            if self.is_suspended() {
+                return;
+            }
+            begun.await;
+        }
     }
 
     /// A member answered the suspended leader.
@@ -152,6 +168,9 @@ impl CheckQuorum {
     fn set(&self, suspended: bool) {
         self.answered.lock().clear();
         self.suspended.store(suspended, Ordering::SeqCst);
+        if suspended {
+            self.begun.notify_waiters();
+        }
     }
 
     fn answered_within(&self, time: Duration) -> BTreeSet<NodeId> {

@@ -31,11 +31,13 @@ use crate::storage::modes::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
+use futures::future::{Either, select};
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason};
 use openraft::raft::ClientWriteResult;
 use read_barrier::ReadBarrier;
 use scrub::Scrubber;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -133,7 +135,16 @@ impl Replica {
         if let Err(fatal) = raft.client_write_ff(proposal, Some(reply)).await {
             return Err(WriteError::Stopped(self.reason(&fatal)));
         }
-        match answer.await {
+        let suspended = pin!(self.inner.member.check_quorum.until_suspended());
+        let answer = match select(answer, suspended).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => {
+                return Err(WriteError::OutcomeUnknown(
+                    "no majority answers this leader, and the write is not committed yet".into(),
+                ));
+            }
+        };
+        match answer {
             Ok(result) => {
                 let hands_over = hands_over(&result);
                 match outcome(result) {

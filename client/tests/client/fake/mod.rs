@@ -4,6 +4,7 @@
 //! the real state machine. Each node plays its script, one step for each write, read or list.
 //! Without a step it serves the request.
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -32,7 +33,7 @@ pub enum Step {
     Break,
     /// Does the work, then fails like a transport.
     ApplyAndBreak,
-    /// Never answers.
+    /// Never answers. As the step of every request, the node answers nothing at all from then on.
     Hang,
     /// Serves the request.
     Serve,
@@ -116,6 +117,7 @@ pub struct Node {
     cluster: Cluster,
     script: Arc<Mutex<VecDeque<Step>>>,
     always: Arc<Mutex<Option<Step>>>,
+    hangs: Arc<AtomicBool>,
     members: Arc<Mutex<Vec<String>>>,
     generation: Arc<Mutex<u32>>,
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
@@ -134,6 +136,7 @@ impl Node {
             cluster: cluster.clone(),
             script: Arc::default(),
             always: Arc::default(),
+            hangs: Arc::default(),
             members: Arc::default(),
             generation: Arc::default(),
             writes: Arc::default(),
@@ -157,6 +160,10 @@ impl Node {
     /// The step for every request after the end of the script.
     pub fn always(&self, step: Step) {
         *self.always.lock().unwrap() = Some(step);
+    }
+
+    fn always_hangs(&self) -> bool {
+        matches!(*self.always.lock().unwrap(), Some(Step::Hang))
     }
 
     /// Sets the members that the node reports to clients.
@@ -197,7 +204,10 @@ impl Node {
                 serve();
                 Err(Status::unavailable("the connection broke"))
             }
-            Step::Hang => std::future::pending().await,
+            Step::Hang => {
+                self.hangs.store(self.always_hangs(), Ordering::SeqCst);
+                std::future::pending().await
+            }
             Step::Refuse(detail) => {
                 let mut metadata = MetadataMap::new();
                 let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
@@ -232,6 +242,9 @@ fn failed(status: &Status) -> proto::Failed {
 #[tonic::async_trait]
 impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
+        if self.hangs.load(Ordering::SeqCst) && self.always_hangs() {
+            std::future::pending().await
+        }
         let member = |address: &String| proto::Member {
             client_address: address.clone(),
             ..Default::default()

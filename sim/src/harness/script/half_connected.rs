@@ -5,6 +5,7 @@ use super::{Scenario, UNSYNCED_LOST, five, three_or_five};
 use crate::harness::cluster::virtual_time;
 use crate::harness::half_connected::Shape;
 use cairn_clients::Violation;
+use rand::RngExt;
 use std::time::Duration;
 
 /// Within this time a half-connected cluster serves, if it can: check-quorum takes two election
@@ -84,7 +85,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         plan: three_or_five,
         script: |stage| Box::pin(heals_the_others(stage)),
     },
+    Scenario {
+        name: "majority-on-slow-disks",
+        parts: &[SERVES, KEPT],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(slow_majority(stage)),
+    },
 ];
+
+/// How much longer an operation of a slow disk takes: less than the shortest election timeout.
+const SLOWER_MS: std::ops::Range<u64> = 100..700;
 
 /// The network takes a shape in which some member reaches a majority, which reaches it, and stays
 /// so. Writes go on soon, under one leader that nobody disturbs. A leader that lost its majority does
@@ -146,6 +158,31 @@ async fn heals_the_others(mut stage: Stage) -> Played {
     stage.reached_if(stage.term(leader) == term, "it leads on");
     stage.active(&stage.all()).await?;
     stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+/// The disks of all members but the leader are slow, and so are the answers to what the leader
+/// appends. Slow is not gone: the leader stays, and writes go on.
+async fn slow_majority(mut stage: Stage) -> Played {
+    stage.acknowledged(20).await?;
+    let leader = stage.leader().await?;
+    let (term, others) = (stage.term(leader), stage.others(&[leader]));
+    let slower = Duration::from_millis(stage.rng.random_range(SLOWER_MS));
+    let disks = || others.iter().filter_map(|other| stage.cluster.machines.get(*other));
+    disks().for_each(|machine| machine.disk.slow_down(slower));
+    let begun = virtual_time();
+    if stage.acknowledged(WRITES).await.is_err() {
+        stage.fails("a cluster with slow disks serves", format!("{slower:?} slower"));
+    }
+    stage.cluster.trace.event(format!("{WRITES} writes took {:?}", virtual_time() - begun));
+    stage.reached(SERVES);
+    tokio::time::sleep(STEADY).await;
+    if stage.leads(&stage.all()) != Some((term, leader)) {
+        let detail = format!("{slower:?} slower, and {:?} leads", stage.leads(&stage.all()));
+        stage.fails("a slow majority deposes no leader", detail);
+    }
+    stage.reached(KEPT);
+    disks().for_each(|machine| machine.disk.slow_down(Duration::ZERO));
     stage.acknowledged(5).await
 }
 

@@ -19,6 +19,10 @@ const TICK: Duration = Duration::from_millis(200);
 /// Values are slices of one random block at random offsets, so that none equals the one before.
 const RANDOM_SLACK: usize = 64 << 10;
 
+/// So many kinds of errors are told apart.
+const ERROR_KINDS: usize = 32;
+const OTHER_ERRORS: &str = "other errors";
+
 /// What to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -67,17 +71,30 @@ impl Kind {
                 self.latency_us
                     .saturating_record(u64::try_from(took.as_micros()).unwrap_or(LATENCY_MAX_US));
             }
-            Err(error) => *self.errors.entry(error.to_string()).or_default() += 1,
+            Err(error) => self.failed(kind_of(&error.to_string()), 1),
         }
+    }
+
+    fn failed(&mut self, kind: String, times: u64) {
+        let known = self.errors.contains_key(&kind) || self.errors.len() < ERROR_KINDS;
+        let kind = if known { kind } else { OTHER_ERRORS.to_owned() };
+        *self.errors.entry(kind).or_default() += times;
     }
 
     fn add(&mut self, other: &Kind) -> anyhow::Result<()> {
         self.latency_us.add(&other.latency_us)?;
         for (error, count) in &other.errors {
-            *self.errors.entry(error.clone()).or_default() += count;
+            self.failed(error.clone(), *count);
         }
         Ok(())
     }
+}
+
+/// Errors that differ in a number only are of one kind: it is `N` there.
+fn kind_of(error: &str) -> String {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let words = error.split(' ').map(|word| if is_number(word) { "N" } else { word });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 impl Measured {
@@ -204,5 +221,26 @@ fn go_on(shared: &BenchCounters) -> bool {
     match shared.plan.bound {
         Bound::Time(time) => shared.began.elapsed() < time,
         Bound::Count(count) => shared.issued.fetch_add(1, Ordering::Relaxed) < count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: requests that no node answered were thousands of kinds of errors, each with the
+    /// milliseconds that it had waited.
+    #[test]
+    fn errors_that_differ_in_a_number_are_one_kind_and_kinds_are_bounded() {
+        let mut kind = Kind::new().unwrap();
+        for ms in 2500..2600 {
+            kind.failed(kind_of(&format!("a:7400: no answer within {ms} ms")), 1);
+        }
+        assert_eq!(kind.errors, BTreeMap::from([("a:7400: no answer within N ms".into(), 100)]));
+        for node in 0..100 {
+            kind.failed(kind_of(&format!("node{node}:7400: refused")), 1);
+        }
+        assert_eq!(kind.errors.len(), ERROR_KINDS + 1);
+        assert_eq!(kind.errors[OTHER_ERRORS], 100 - (ERROR_KINDS as u64 - 1));
     }
 }
