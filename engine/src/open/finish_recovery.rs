@@ -29,7 +29,7 @@ pub(super) async fn finish_recovery(
     if after_failed_sync {
         write_values(&files.data, &recovered.unsynced_values).await?;
     }
-    place_carried(&files.data, &recovered.carried).await?;
+    place_carried(&files.data, &recovered.carried, after_failed_sync).await?;
     let mut leftovers = recovered.leftovers.as_slice();
     while let Some(first) = leftovers.first() {
         // Adjacent blocks in one write: after damage this may be the whole ring.

@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// How often in a sync interval the flag is looked at while it is overdue.
+const OVERDUE_CHECKS: u32 = 20;
+
 impl Shared {
     pub(crate) fn set_safe(&self, safe: bool) {
         if self.unsynced_acks.safe.swap(safe, Ordering::SeqCst) != safe {
@@ -74,11 +77,14 @@ impl Shared {
         if !self.unsynced_acks.is_set() {
             return interval;
         }
-        let due = self.progress.lock().last_unsynced_ack + interval;
-        let left = due.saturating_duration_since(Instant::now());
-        // It is overdue only while an acknowledgement waits. That acknowledgement restarts the
-        // interval.
-        if left.is_zero() { interval } else { left }
+        let progress = self.progress.lock();
+        let left =
+            (progress.last_unsynced_ack + interval).saturating_duration_since(Instant::now());
+        // It may have become due during a sync, and is overdue while an acknowledgement waits.
+        match left.is_zero() && !progress.waiting.is_empty() {
+            true => interval / OVERDUE_CHECKS,
+            false => left,
+        }
     }
 
     /// Clears the flag for good: nothing will be acknowledged any more.

@@ -76,7 +76,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "idle-total-cut",
         parts: &["all cut while idle", "cut again while opening", "no member recovers"],
-        seeds: 3,
+        seeds: 24,
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(idle_total_cut(stage)),
