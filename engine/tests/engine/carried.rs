@@ -57,6 +57,25 @@ fn a_small_put_writes_the_journal_alone_and_is_read_back() {
     });
 }
 
+/// The story: an open wrote the values that the journal carries over themselves. The power failed in
+/// that write, and it took a value beside them that was synced.
+#[test]
+fn an_open_writes_no_block_that_has_its_values() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..20 {
+            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+        }
+        put_one(&engine, 20, "larger", filled(9000, 20)).await.unwrap();
+        until("they are at their places", || engine.status().unsynced_bytes == 0).await;
+        drop(engine);
+        disk.kill(|| 0);
+        disk.core.lock().unwrap().fail_write = Some(FileKind::Data);
+        drop(reopen(&disk).await);
+        assert!(disk.core.lock().unwrap().fail_write.is_some(), "nothing was written");
+    });
+}
+
 /// The story: each small put alone took a block of the data area.
 #[test]
 fn small_values_put_one_by_one_share_blocks() {

@@ -109,14 +109,34 @@ async fn a_suspended_leader_leads_on_in_its_term_once_a_quorum_answers() {
     let leads_on = |one: &Replica| (one.status().role == Role::Leader).then_some(());
     members.until("it leads on", leads_on).await;
     assert!(leads(leader));
+    leader.write(put()).await.expect("it takes writes");
+    assert_eq!(leader.status().term, term);
+}
+
+fn put() -> Command {
     let put = crate::core::command::Operation::Put {
         key: "k".into(),
         value: "v".into(),
         condition: crate::core::command::Condition::None,
     };
-    leader
-        .write(Command { synced: false, session: None, operations: vec![put] })
-        .await
-        .expect("it takes writes");
-    assert_eq!(leader.status().term, term);
+    Command { synced: false, session: None, operations: vec![put] }
+}
+
+/// A client that waits for a write may wait for as long as its deadline says, so a leader that is cut
+/// off tells it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_leader_ends_the_writes_that_wait_for_it() {
+    let members = Members::started().await;
+    let leader = members.leader();
+    for other in members.replicas.iter().filter(|one| one.node_id() != leader.node_id()) {
+        other.shutdown().await.unwrap();
+    }
+    let before = leader.status().last_log;
+    let suspended = async {
+        members.until("it is proposed", |one| (one.status().last_log > before).then_some(())).await;
+        leader.inner.member.check_quorum.suspend();
+    };
+    let written = async { tokio::join!(leader.write(put()), suspended).0 };
+    let answer = runtime::timeout(Duration::from_secs(60), written).await.expect("an answer");
+    assert!(matches!(answer, Err(crate::WriteError::OutcomeUnknown(_))), "{answer:?}");
 }

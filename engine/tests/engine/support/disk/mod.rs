@@ -57,7 +57,7 @@ pub struct Core {
     /// Syncs so far, and which of them fail.
     pub syncs: u64,
     pub failing: Range<u64>,
-    /// The next write to this file fails, or never returns.
+    /// The next write of a living engine to this file fails; the next of any never returns.
     pub fail_write: Option<FileKind>,
     pub hang_write: Option<FileKind>,
     /// A read ends a moment after it began.
@@ -387,7 +387,7 @@ impl Device for Handle {
                 (core.stall_next, core.stalled) = (None, Some((kind, number)));
             }
         }
-        let fails = core.fail_write.take_if(|failing| *failing == kind).is_some();
+        let fails = alive && core.fail_write.take_if(|failing| *failing == kind).is_some();
         let hangs = core.hang_write.take_if(|hanging| *hanging == kind).is_some();
         drop(core);
         Box::pin(async move {
