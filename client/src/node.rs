@@ -125,10 +125,7 @@ impl Stub {
         let mut stub = self.clone();
         tokio::spawn(async move {
             let answer = tokio::time::timeout(timeout, stub.hello(timeout)).await;
-            if answer.is_ok_and(|answer| match answer {
-                Ok(_) => true,
-                Err(status) => ErrorDetail::of(&status).is_some(),
-            }) {
+            if answer.is_ok_and(|answer| ErrorDetail::is_from_node(&answer)) {
                 stub.heard.now();
             }
             stub.heard.probing.store(false, Ordering::Relaxed);

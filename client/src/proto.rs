@@ -39,6 +39,11 @@ impl ErrorDetail {
         ErrorDetail::decode(encoded).ok()
     }
 
+    /// Whether a node gave this answer, and not the way to it.
+    pub(crate) fn is_from_node<T>(answer: &Result<T, Status>) -> bool {
+        answer.as_ref().map_or_else(|status| ErrorDetail::of(status).is_some(), |_| true)
+    }
+
     /// A status that carries this detail.
     pub fn into_status(self, code: Code, message: impl Into<String>) -> Status {
         let mut metadata = MetadataMap::new();

@@ -325,7 +325,7 @@ impl Attempts {
             }
         };
         let is_silent = Instant::now() - silent_since() >= silence;
-        if answer.as_ref().map_or_else(|status| ErrorDetail::of(status).is_some(), |_| true) {
+        if ErrorDetail::is_from_node(&answer) {
             probe.heard.now();
         }
         let status = match answer {

@@ -148,6 +148,20 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
     );
 }
 
+/// The story: while the followers' disks were slow, the leader answered nothing for an attempt timeout,
+/// got the same write again, and again, and never caught up.
+#[tokio::test]
+async fn a_node_that_answers_a_probe_gets_a_write_once() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let (silence, deadline) = (Duration::from_secs(2), Duration::from_secs(5));
+    let client = options(&[&node]).attempt_timeout(silence).deadline(deadline);
+    let client = client.connect().await.unwrap();
+    node.plays([Step::Hang]);
+    assert!(client.put("a", "1").await.unwrap_err().is_outcome_unknown());
+    assert_eq!(node.writes.lock().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn a_forgotten_session_is_replaced_if_nothing_was_sent_under_it_before() {
     let (cluster, node, client) = one().await;

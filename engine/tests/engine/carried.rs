@@ -31,6 +31,13 @@ async fn value_of(engine: &Engine, key: &str) -> Option<Bytes> {
     engine.get(GROUP, key.as_bytes()).await.unwrap().map(|(_, value)| value)
 }
 
+/// Twenty values, each in a group commit of its own.
+async fn put_small(engine: &Engine) {
+    for index in 0..20 {
+        put_one(engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+    }
+}
+
 fn data_is_empty(disk: &Disk) -> bool {
     disk.bytes(FileKind::Data).iter().all(|byte| *byte == 0)
 }
@@ -39,9 +46,7 @@ fn data_is_empty(disk: &Disk) -> bool {
 fn a_small_put_writes_the_journal_alone_and_is_read_back() {
     run(async {
         let (disk, engine) = patient().await;
-        for index in 0..20 {
-            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
-        }
+        put_small(&engine).await;
         put_one(&engine, 20, "large", filled(5000, 20)).await.unwrap();
         assert!(data_is_empty(&disk));
         assert_eq!(value_of(&engine, "k7").await, Some(filled(300, 7)));
@@ -63,9 +68,7 @@ fn a_small_put_writes_the_journal_alone_and_is_read_back() {
 fn an_open_writes_no_block_that_has_its_values() {
     run(async {
         let (disk, engine) = patient().await;
-        for index in 0..20 {
-            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
-        }
+        put_small(&engine).await;
         put_one(&engine, 20, "larger", filled(9000, 20)).await.unwrap();
         until("they are at their places", || engine.status().unsynced_bytes == 0).await;
         drop(engine);

@@ -54,10 +54,11 @@ pub(super) async fn get(
         let Some(charge) = admit_value(inner, caller, &request.key, end).await? else {
             return Ok(None);
         };
-        member_state::readable(inner)?;
         let (replica, key) = (inner.replica.clone(), request.key.clone());
         let (found, mut charge) =
             to_its_end(charge, async move { replica.get(&key).await }).await?;
+        // A repair waits for other members, and then looks the key up once more.
+        member_state::readable(inner)?;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         let Some((entry, value)) = found else { return Ok(None) };
         // The value may have been overwritten by a longer one.
@@ -82,15 +83,21 @@ async fn admit_value(
     key: &[u8],
     end: Instant,
 ) -> Result<Option<Charge>, Status> {
-    let need = || Some(value_bytes(inner.engine.lookup(GROUP, key)?.value.len as usize));
+    // Asked before each look: the member may begin to recover in each wait.
+    let need = || {
+        let found = member_state::readable(inner)?.lookup(GROUP, key);
+        Ok::<_, Status>(found.map(|entry| value_bytes(entry.value.len as usize)))
+    };
     for _ in 0..CHARGE_ATTEMPTS {
-        let Some(bytes) = need() else { return Ok(None) };
+        let Some(bytes) = need()? else { return Ok(None) };
         if let Some(charge) = caller.try_admit(bytes) {
             return Ok(Some(charge));
         }
         let charge = caller.admit(bytes, end).await?;
-        if need().is_none_or(|now| now <= bytes) {
-            return Ok(Some(charge));
+        match need()? {
+            None => return Ok(None),
+            Some(now) if now <= bytes => return Ok(Some(charge)),
+            Some(_) => {}
         }
     }
     Err(refusal::reads_overloaded("the value grows while the read waits for memory"))

@@ -255,7 +255,7 @@ impl Reconciler {
                     let all = seen.metrics.replication.as_ref();
                     let matched = all.and_then(|all| all.get(voter)?.as_ref());
                     let holds = matched.is_some_and(|matched| matched.index() >= since);
-                    holds && self.has_ended_replicated(*voter).await
+                    holds && self.has_synced(*voter).await
                 }
             };
             (*voter, ended)
@@ -271,13 +271,9 @@ impl Reconciler {
         })
     }
 
-    async fn has_ended_replicated(&self, voter: NodeId) -> bool {
+    async fn has_synced(&self, voter: NodeId) -> bool {
         let answer = transport::ask(&self.member.identity, &self.member.addresses, voter).await;
-        answer.is_some_and(|answer| {
-            let ended = answer.mode.is_some_and(|mode| mode != Mode::Replicated);
-            // A recovering member may have lost what it acknowledged, and lost the flag with it.
-            ended && !answer.unsynced_acks && !answer.recovering
-        })
+        answer.is_some_and(|answer| answer.holds_synced())
     }
 
     /// Refuses a configuration of which too few voters are healthy. By what it acknowledged before, a

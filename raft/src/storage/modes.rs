@@ -6,8 +6,9 @@
 //! `replicated`.
 //!
 //! What holds here:
-//! - a stricter mode binds from its append or the install of its snapshot on, so that every acknowledgement behind it in the log
-//!   means it; a laxer one from its apply on, when no other leader can take it back;
+//! - a stricter mode binds from its append or the install of its snapshot on, so that every
+//!   acknowledgement behind it in the log means it; a laxer one from its apply on, when no other
+//!   leader can take it back;
 //! - fewer than three voters never run `replicated`: a membership of fewer binds like a mode;
 //! - until everything that the log held when the process began is applied, every acknowledgement
 //!   waits for its sync, since an entry among it may ask for that;

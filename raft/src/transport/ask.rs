@@ -41,6 +41,15 @@ pub(crate) struct Answer {
     pub(crate) stopping: bool,
 }
 
+impl Answer {
+    /// Whether it acknowledges nothing unsynced any more, and has synced what it acknowledged
+    /// before. A recovering member may have lost that, and the flag that says so with it.
+    pub(crate) fn holds_synced(&self) -> bool {
+        let ended = self.mode.is_some_and(|mode| mode != Mode::Replicated);
+        ended && !self.unsynced_acks && !self.recovering
+    }
+}
+
 /// Who is asked: where, and which slot's member is expected there, if any.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Contact {
@@ -285,4 +294,37 @@ pub(crate) async fn ask_to_recover(
     let answer = answer.map_err(|status| status.message().to_string())?;
     messages::vote_from_proto(answer.vote, identity.votes_of(leader))
         .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_holds_everything_synced_only_if_it_says_so_and_recovers_nothing() {
+        let modes = [None, Some(Mode::Replicated), Some(Mode::Sync), Some(Mode::Device)];
+        for (mode, unsynced_acks, recovering) in modes
+            .into_iter()
+            .flat_map(|mode| [(mode, false), (mode, true)])
+            .flat_map(|(mode, unsynced)| [(mode, unsynced, false), (mode, unsynced, true)])
+        {
+            let answer = Answer {
+                id: NodeId::new(1, 1),
+                epoch: BootEpoch { number: 1, nonce: 1 },
+                address: None,
+                uninitialized: false,
+                replaceable_voter: None,
+                last_log_id: None,
+                contacts: BTreeSet::new(),
+                mode,
+                unsynced_acks,
+                may_lead: !recovering,
+                recovering,
+                stopping: false,
+            };
+            let synced = matches!(mode, Some(Mode::Sync | Mode::Device));
+            let expected = synced && !unsynced_acks && !recovering;
+            assert_eq!(answer.holds_synced(), expected, "{mode:?} {unsynced_acks} {recovering}");
+        }
+    }
 }

@@ -171,6 +171,24 @@ async fn a_removal_that_leaves_no_majority_is_refused_and_a_dead_member_can_be_r
     cluster.converge().await;
 }
 
+/// The story: two of five had just gone, and counted as healthy by what they acknowledged before. The
+/// leader removed a third one, and no majority was left to commit that.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_have_just_gone_do_not_count_for_a_change() {
+    let mut cluster = Cluster::started(5, quick).await;
+    cluster.put("a", "1").await;
+    let leader = cluster.leader().await.node_id().slot();
+    let others: Vec<u16> = (1..=5).filter(|slot| *slot != leader).collect();
+    let [first, second, stays, ..] = others[..] else { panic!("{others:?}") };
+    cluster.kill(first).await;
+    cluster.kill(second).await;
+    let refused = change(&cluster, MemberChange::Remove(stays)).await.unwrap_err();
+    assert!(refused.contains("2 would not be active and reachable"), "{refused}");
+    cluster.put("b", "2").await;
+    change(&cluster, MemberChange::Remove(first)).await.unwrap();
+    cluster.put("c", "3").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_member_is_replaced_only_when_an_operator_says_so() {
     let mut cluster = Cluster::new(4, quick).await;

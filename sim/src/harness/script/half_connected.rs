@@ -4,7 +4,9 @@ use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, five, three_or_five};
 use crate::harness::cluster::virtual_time;
 use crate::harness::half_connected::Shape;
+use crate::harness::plan::Plan;
 use cairn_clients::Violation;
+use cairn_clients::workload::Profile;
 use rand::RngExt;
 use std::time::Duration;
 
@@ -90,13 +92,19 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &[SERVES, KEPT],
         seeds: 4,
         may_stop: false,
-        plan: three_or_five,
+        plan: patient,
         script: |stage| Box::pin(slow_majority(stage)),
     },
 ];
 
 /// How much longer an operation of a slow disk takes: less than the shortest election timeout.
 const SLOWER_MS: std::ops::Range<u64> = 100..500;
+
+/// Three or five members, and clients that wait longer than the slowest write takes.
+fn patient(seed: u64) -> Plan {
+    let plan = three_or_five(seed);
+    Plan { profile: Profile { deadline: Duration::from_secs(10), ..plan.profile }, ..plan }
+}
 
 /// The network takes a shape in which some member reaches a majority, which reaches it, and stays
 /// so. Writes go on soon, under one leader that nobody disturbs. A leader that lost its majority does
