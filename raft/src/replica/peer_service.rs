@@ -393,7 +393,7 @@ impl Peer for PeerService {
             None => {
                 match self.member.receiver.offset(last).await? {
                     None => answer.already_applied = true,
-                    Some(expected) => (answer.next_chunk, answer.last_key) = expected,
+                    Some(last_key) => answer.last_key = last_key,
                 }
                 answer.applied = self.member.engine.applied(GROUP).map(proto::LogId::from);
                 vote
@@ -411,14 +411,14 @@ impl Peer for PeerService {
         let (sender, vote) =
             self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?.into();
-        let (own, (next_chunk, missing)) = match self.overtaken(&vote) {
+        let (own, (last_key, missing)) = match self.overtaken(&vote) {
             Some(higher) => (higher, Default::default()),
-            None => (vote, self.member.receiver.chunk(last, request.chunk, request.items).await?),
+            None => (vote, self.member.receiver.chunk(last, request.after, request.items).await?),
         };
         Ok(Response::new(proto::SnapshotChunkResponse {
             envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
-            next_chunk,
+            last_key,
             missing,
         }))
     }
@@ -438,7 +438,7 @@ impl Peer for PeerService {
                 match self
                     .member
                     .receiver
-                    .finish(last, meta, request.chunks, request.machine)
+                    .finish(last, meta, request.last_key, request.machine)
                     .await?
                 {
                     None => vote,

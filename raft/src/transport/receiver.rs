@@ -1,8 +1,8 @@
 //! Receiving a snapshot: one at a time, its pieces in order. A broken connection keeps what has
 //! arrived.
 //!
-//! What holds here: a piece is taken once, in order, and only with values that match their hash. A
-//! snapshot whose last entry the log already holds is not taken, since installing it would drop the
+//! What holds here: a piece is taken only where it begins behind the last key that has arrived, and
+//! with values that match their hash. A snapshot whose last entry the log already holds is not taken, since installing it would drop the
 //! log's newer entries. A piece that was begun is taken to its end, even if its sender stops
 //! waiting. A value may come as a hash only if this member holds the value of the same entry; else
 //! the receiver asks for it.
@@ -32,7 +32,6 @@ pub(crate) struct SnapshotReceiver {
 struct Partial {
     last_log_id: LogId,
     installer: Installer,
-    next_chunk: u64,
     last_key: Bytes,
     used: runtime::Instant,
 }
@@ -50,7 +49,6 @@ impl Partial {
         self.installer.fits(0).map_err(engine_status)?;
         if missing.is_empty() {
             self.last_key = last_key;
-            self.next_chunk += 1;
         }
         self.used = runtime::now();
         Ok((self, missing))
@@ -96,9 +94,9 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Resumes a transfer, or begins it. Returns the number of the next piece, and the last key
-    /// before it. `None`: this member already holds everything through the snapshot's last entry.
-    pub(crate) async fn offset(&self, last: LogId) -> Result<Option<(u64, Bytes)>, Status> {
+    /// Resumes a transfer, or begins it. Returns the last key that has arrived, empty if none has.
+    /// `None`: this member already holds everything through the snapshot's last entry.
+    pub(crate) async fn offset(&self, last: LogId) -> Result<Option<Bytes>, Status> {
         if self.already_held(last).await? {
             return Ok(None);
         }
@@ -106,35 +104,38 @@ impl SnapshotReceiver {
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
-            return Ok(Some((partial.next_chunk, partial.last_key.clone())));
+            return Ok(Some(partial.last_key.clone()));
         }
         // Drop the old transfer first, so that the new one can use its space.
         *partial = None;
         *partial = Some(Partial {
             last_log_id: last,
             installer: self.engine.begin_install(GROUP).await.map_err(engine_status)?,
-            next_chunk: 0,
             last_key: Bytes::new(),
             used: runtime::now(),
         });
-        Ok(Some((0, Bytes::new())))
+        Ok(Some(Bytes::new()))
     }
 
-    /// Takes a piece. Returns the number of the next one, and the keys whose values this member
-    /// lacks: if there are any, the piece is expected again, with those. May be cancelled: a piece
-    /// that was begun is still taken, and a call of `offset` waits for that.
+    /// Takes a piece, the keys behind `after`; not if others have arrived last. Returns the last key
+    /// that has arrived, and the keys whose values this member lacks: if there are any, the piece is
+    /// expected again, with those. May be cancelled: a piece that was begun is still taken, and a
+    /// call of `offset` waits for that.
+    ///
+    /// The sender may cut a snapshot differently when it resumes it, and a piece of an earlier
+    /// attempt may arrive late: so no number says which keys a piece holds.
     pub(crate) async fn chunk(
         &self,
         last: LogId,
-        chunk: u64,
+        after: Bytes,
         items: Vec<proto::SnapshotItem>,
-    ) -> Result<(u64, Vec<Bytes>), Status> {
+    ) -> Result<(Bytes, Vec<Bytes>), Status> {
         let mut slot = self.partial.clone().lock_owned().await;
         let gone = || Status::aborted("no such snapshot is being received; ask for the offset");
         let partial = slot.as_ref().filter(|partial| partial.last_log_id == last);
-        let next_chunk = partial.ok_or_else(gone)?.next_chunk;
-        if chunk != next_chunk {
-            return Ok((next_chunk, Vec::new()));
+        let last_key = &partial.ok_or_else(gone)?.last_key;
+        if after != *last_key {
+            return Ok((last_key.clone(), Vec::new()));
         }
         // After an error a part of the piece may be stored, so the transfer is gone and must begin
         // again.
@@ -144,20 +145,20 @@ impl SnapshotReceiver {
             let took = partial
                 .take(items)
                 .await
-                .map(|(partial, missing)| (slot.insert(partial).next_chunk, missing));
+                .map(|(partial, missing)| (slot.insert(partial).last_key.clone(), missing));
             drop(slot);
             done.send(took).ok();
         });
         taken.await.unwrap_or_else(|_| Err(Status::aborted("this member ends")))
     }
 
-    /// Hands over a snapshot whose pieces have all arrived, to be installed. `None`: this
+    /// Hands over a snapshot that has arrived up to its last key, to be installed. `None`: this
     /// member already holds everything through it.
     pub(crate) async fn finish(
         &self,
         last: LogId,
         meta: SnapshotMeta,
-        chunks: u64,
+        last_key: Bytes,
         machine: Bytes,
     ) -> Result<Option<Snapshot>, Status> {
         let mut slot = self.partial.lock().await;
@@ -167,7 +168,7 @@ impl SnapshotReceiver {
         }
         self.refuse_contradiction(last)?;
         match slot.take() {
-            Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
+            Some(partial) if partial.last_log_id == last && partial.last_key == last_key => {
                 // Report missing space here: during the install it would end replication.
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta)?;
@@ -286,20 +287,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let receiver = SnapshotReceiver::new(engine(&folder).await);
         let last = LogId { term: 1, index: 9 };
-        assert!(matches!(receiver.offset(last).await, Ok(Some((0, _)))));
-        let first = receiver.chunk(last, 0, vec![item("a", vec![1; 100])]).await.unwrap();
-        assert_eq!(first, (1, vec![]));
+        assert_eq!(receiver.offset(last).await.unwrap(), Some(Bytes::new()));
+        let first = receiver.chunk(last, "".into(), vec![item("a", vec![1; 100])]).await.unwrap();
+        assert_eq!(first, ("a".into(), vec![]));
         // Polled once, and dropped.
-        drop(receiver.chunk(last, 1, vec![item("b", vec![2; 600_000])]).now_or_never());
+        drop(receiver.chunk(last, "a".into(), vec![item("b", vec![2; 600_000])]).now_or_never());
         let taken = async {
             loop {
-                match receiver.offset(last).await.unwrap() {
-                    Some((2, key)) => return assert_eq!(key, "b"),
-                    Some((1, _)) => tokio::task::yield_now().await,
-                    Some((next, _)) => {
-                        panic!("chunk {next} is expected: the pieces were dropped")
-                    }
-                    None => panic!("already applied"),
+                let key = receiver.offset(last).await.unwrap().expect("not applied");
+                match &key[..] {
+                    b"b" => return,
+                    b"a" => tokio::task::yield_now().await,
+                    _ => panic!("{key:?} is the last: the pieces were dropped"),
                 }
             }
         };
@@ -320,35 +319,62 @@ mod tests {
         };
         let code = |error: Option<Status>| error.map(|status| status.code());
         let aborted = Some(tonic::Code::Aborted);
+        let (none, a) = (Bytes::new, || Bytes::from_static(b"a"));
 
         assert_eq!(
-            code(receiver.chunk(older, 0, piece("a")).await.err()),
+            code(receiver.chunk(older, none(), piece("a")).await.err()),
             aborted,
             "none is begun"
         );
-        assert_eq!(receiver.offset(older).await.unwrap(), Some((0, Bytes::new())));
-        assert_eq!(receiver.chunk(older, 1, piece("b")).await.unwrap(), (0, vec![]), "skipped one");
-        assert_eq!(receiver.chunk(older, 0, piece("a")).await.unwrap(), (1, vec![]));
-        assert_eq!(receiver.chunk(older, 0, piece("a")).await.unwrap(), (1, vec![]), "repeated");
-        assert_eq!(receiver.offset(older).await.unwrap(), Some((1, "a".into())), "resumed");
+        assert_eq!(receiver.offset(older).await.unwrap(), Some(none()));
+        let taken = |last, after, key| {
+            let took = receiver.chunk(last, after, piece(key));
+            async move { took.await.map(|(last_key, missing)| (last_key, missing.len())) }
+        };
+        assert_eq!(taken(older, a(), "b").await.unwrap(), (none(), 0), "skipped one");
+        assert_eq!(taken(older, none(), "a").await.unwrap(), (a(), 0));
+        assert_eq!(taken(older, none(), "a").await.unwrap(), (a(), 0), "repeated");
+        assert_eq!(receiver.offset(older).await.unwrap(), Some(a()), "resumed");
 
-        assert_eq!(code(receiver.chunk(newer, 1, piece("b")).await.err()), aborted, "another one");
-        let finished = receiver.finish(newer, meta(newer), 1, Bytes::new()).await;
+        assert_eq!(code(taken(newer, a(), "b").await.err()), aborted, "another one");
+        let finished = receiver.finish(newer, meta(newer), a(), Bytes::new()).await;
         assert_eq!(code(finished.err()), aborted, "another one");
-        for chunks in [0, 2] {
-            let finished = receiver.finish(older, meta(older), chunks, Bytes::new()).await;
-            assert_eq!(code(finished.err()), aborted, "{chunks} of 1 pieces");
+        for last_key in ["", "b"] {
+            let finished = receiver.finish(older, meta(older), last_key.into(), Bytes::new()).await;
+            assert_eq!(code(finished.err()), aborted, "up to {last_key}");
         }
-        assert_eq!(receiver.offset(older).await.unwrap(), Some((1, "a".into())), "kept");
+        assert_eq!(receiver.offset(older).await.unwrap(), Some(a()), "kept");
 
         // What arrived of the older one is no part of the newer one.
-        assert_eq!(receiver.offset(newer).await.unwrap(), Some((0, Bytes::new())));
-        assert_eq!(code(receiver.chunk(older, 1, piece("b")).await.err()), aborted, "given up");
-        let finished = receiver.finish(older, meta(older), 1, Bytes::new()).await;
+        assert_eq!(receiver.offset(newer).await.unwrap(), Some(none()));
+        assert_eq!(code(taken(older, a(), "b").await.err()), aborted, "given up");
+        let finished = receiver.finish(older, meta(older), a(), Bytes::new()).await;
         assert_eq!(code(finished.err()), aborted, "given up");
-        assert_eq!(receiver.chunk(newer, 0, piece("b")).await.unwrap(), (1, vec![]));
-        let finished = receiver.finish(newer, meta(newer), 1, Bytes::new()).await;
+        assert_eq!(taken(newer, none(), "b").await.unwrap(), ("b".into(), 0));
+        let finished = receiver.finish(newer, meta(newer), "b".into(), Bytes::new()).await;
         assert!(finished.unwrap().is_some());
+    }
+
+    /// The story: a leader gave a piece up, and cut the rest of the snapshot differently when it
+    /// resumed. The piece arrived late and was taken for the new one of the same number, and the new
+    /// one for a repetition. The follower never had the keys that only the new one held.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_late_piece_of_an_earlier_attempt_leaves_no_hole() {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = SnapshotReceiver::new(engine(&folder).await);
+        let last = LogId { term: 1, index: 9 };
+        let piece = |keys: &[&'static str]| {
+            keys.iter().map(|key| item(key, vec![1; 9])).collect::<Vec<_>>()
+        };
+        assert_eq!(receiver.offset(last).await.unwrap(), Some(Bytes::new()));
+        let late = receiver.chunk(last, "".into(), piece(&["a"])).await.unwrap();
+        assert_eq!(late, ("a".into(), vec![]));
+        let new = receiver.chunk(last, "".into(), piece(&["a", "b"])).await.unwrap();
+        assert_eq!(new, ("a".into(), vec![]), "`b` has not arrived");
+        let behind = receiver.chunk(last, "b".into(), piece(&["c"])).await.unwrap();
+        assert_eq!(behind, ("a".into(), vec![]), "nothing is taken behind a hole");
+        let rest = receiver.chunk(last, "a".into(), piece(&["b", "c"])).await.unwrap();
+        assert_eq!(rest, ("c".into(), vec![]));
     }
 
     /// The story: a member said that it held a snapshot's last entry, whose write was under way. A

@@ -58,11 +58,12 @@ impl Transfer {
         }
         self.link.pinned.pin(&self.outgoing);
         let held = offset.applied.map(LogId::from);
-        let after = Some(offset.last_key).filter(|key| !key.is_empty());
-        let mut chunk = offset.next_chunk;
+        let mut after = offset.last_key;
         let snapshot = self.outgoing.applied().map(|id| id.to_string()).unwrap_or_default();
-        tracing::info!(target = %self.link.target, snapshot, chunk, "sending a snapshot");
-        let mut next = Some(self.outgoing.next_keys(after, held).await);
+        let resumed = !after.is_empty();
+        tracing::info!(target = %self.link.target, snapshot, resumed, "sending a snapshot");
+        let begin = Some(after.clone()).filter(|_| resumed);
+        let mut next = Some(self.outgoing.next_keys(begin, held).await);
         while let Some(range) = next {
             let range = range.map_err(|error| self.unreadable(error))?;
             let Some(last_key) = range.items.last().map(|item| item.key.clone()) else { break };
@@ -74,10 +75,9 @@ impl Transfer {
             };
             let sending = async {
                 for piece in range.pieces() {
-                    if let Some(vote) = self.send_piece(chunk, piece).await? {
+                    if let Some(vote) = self.send_piece(&mut after, piece).await? {
                         return Sent::Ok(Some(vote));
                     }
-                    chunk += 1;
                 }
                 Ok(None)
             };
@@ -87,7 +87,7 @@ impl Transfer {
             }
             next = following;
         }
-        self.finish(meta, chunk).await
+        self.finish(meta, after).await
     }
 
     /// A value that cannot be read here must not stop this member.
@@ -98,35 +98,36 @@ impl Transfer {
         Unreachable::from_string(error).into()
     }
 
-    /// Sends a piece, and once more with the values that the receiver lacks. `Some`: the receiver's
-    /// higher vote.
-    async fn send_piece(&self, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
+    /// Sends a piece, and once more with the values that the receiver lacks. Sets `after` to its last
+    /// key. `Some`: the receiver's higher vote.
+    async fn send_piece(&self, after: &mut Bytes, piece: &[Item]) -> Sent<Option<Vote>> {
+        let last_key = piece.last().map_or_else(Bytes::new, |item| item.key.clone());
         let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
         for _ in 0..2 {
-            let answer = self.send_chunk(chunk, piece, values).await?;
+            let answer = self.send_chunk(after.clone(), piece, values).await?;
             let vote = self.receivers_vote(answer.vote)?;
             if vote > self.vote {
                 return Ok(Some(vote));
             }
             self.link.pinned.pin(&self.outgoing);
-            if answer.next_chunk == chunk + 1 {
+            if answer.last_key == last_key {
+                *after = last_key;
                 return Ok(None);
             }
-            if answer.next_chunk != chunk {
-                let reason =
-                    format!("the receiver expects chunk {} after {chunk}", answer.next_chunk);
+            if answer.last_key != *after {
+                let reason = "another attempt to send the snapshot got further or less far";
                 return Err(NetworkError::from_string(reason).into());
             }
             let missing: BTreeSet<Bytes> = answer.missing.into_iter().collect();
             let missing = self.outgoing.values(piece, |item| missing.contains(&item.key)).await;
             values = missing.map_err(|error| self.unreadable(error))?;
         }
-        Err(NetworkError::from_string(format!("the receiver does not take chunk {chunk}")).into())
+        Err(NetworkError::from_string("the receiver lacks values again that it was sent").into())
     }
 
     async fn send_chunk(
         &self,
-        chunk: u64,
+        after: Bytes,
         piece: &[Item],
         values: Vec<Option<Bytes>>,
     ) -> Sent<proto::SnapshotChunkResponse> {
@@ -142,7 +143,7 @@ impl Transfer {
             envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
             last_log_id: self.outgoing.applied().map(Into::into),
-            chunk,
+            after,
             items: items.collect(),
         };
         let send =
@@ -150,12 +151,12 @@ impl Transfer {
         self.ask(PIECE_TIMEOUT, request, send).await.map_err(|status| self.refused(status))
     }
 
-    async fn finish(&self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {
+    async fn finish(&self, meta: proto::SnapshotMeta, last_key: Bytes) -> Sent<Vote> {
         let request = proto::SnapshotFinishRequest {
             envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta),
-            chunks,
+            last_key,
             machine: self.outgoing.machine().into(),
         };
         let send =

@@ -24,8 +24,13 @@ mod chosen {
         None
     }
 
-    /// Snapshots are read in pieces of the usual size.
+    /// Snapshots are sent in pieces of the usual size.
     pub(crate) const fn piece_bytes(usual: u64) -> u64 {
+        usual
+    }
+
+    /// Snapshots are read in ranges of the usual size.
+    pub(crate) const fn range_bytes(usual: u64) -> u64 {
         usual
     }
 
@@ -57,7 +62,9 @@ mod chosen {
 #[cfg(madsim)]
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
-    pub(crate) use super::simulated::{duplicate_after, is_refused, note_flushed, piece_bytes};
+    pub(crate) use super::simulated::{
+        duplicate_after, is_refused, note_flushed, piece_bytes, range_bytes,
+    };
 
     /// Encodes and decodes a message of a stream; `None` if it is larger than the limit.
     pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
@@ -88,7 +95,7 @@ pub(crate) mod exports {
 
 pub(crate) use chosen::{
     Runtime, Served, behind_network, duplicate_after, is_refused, note_flushed, on_its_way,
-    piece_bytes,
+    piece_bytes, range_bytes,
 };
 
 /// A point on this node's clock.
@@ -229,13 +236,18 @@ mod simulated {
         Some(Duration::from_micros(rng.gen_range(0..longest_us)))
     }
 
-    /// From now on snapshots are read in pieces of this many bytes, or of the usual size.
+    /// From now on snapshots are sent in pieces of this many bytes, or of the usual size.
     pub fn cut_snapshots(piece_bytes: Option<u64>) {
         PIECE_BYTES.set(piece_bytes);
     }
 
     pub(crate) fn piece_bytes(usual: u64) -> u64 {
         PIECE_BYTES.get().unwrap_or(usual)
+    }
+
+    /// A range is cut into several pieces, and the last of them is shorter, as with the usual sizes.
+    pub(crate) fn range_bytes(usual: u64) -> u64 {
+        PIECE_BYTES.get().map_or(usual, |piece| piece * 5 / 2)
     }
 
     /// A member reports to openraft that its log is stored through `last`.

@@ -133,7 +133,7 @@ impl Outgoing {
         let too_many = page.items.iter().position(|item| {
             let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
             carried += item.key.len() as u64 + length;
-            carried > runtime::piece_bytes(READ_BYTES)
+            carried > runtime::range_bytes(READ_BYTES)
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;
