@@ -4,6 +4,7 @@
 //! A status without Cairn's detail comes from the transport, or from a server that could not finish
 //! its answer. Then anything may have happened, unless the connection itself was refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -92,7 +93,7 @@ impl Failure {
     }
 
     fn of_status(status: &Status) -> Failure {
-        if connection_refused(status) {
+        if is_not_sent(status) {
             return Failure::NotSent(describe(status));
         }
         match status.code() {
@@ -115,11 +116,20 @@ impl Failure {
     }
 }
 
-/// Only the I/O error shows a refused connection: established connections never report it.
-fn connection_refused(status: &Status) -> bool {
+/// The status of a request that waited to be sent when its connection broke.
+pub(crate) fn not_sent() -> Status {
+    let why = "the connection was lost before the request was sent";
+    let mut status = Status::unavailable(why);
+    status.set_source(Arc::new(std::io::Error::from(std::io::ErrorKind::NotConnected)));
+    status
+}
+
+/// Only the I/O error shows it: established connections never report these.
+fn is_not_sent(status: &Status) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotConnected};
     std::iter::successors(std::error::Error::source(status), |cause| cause.source())
         .find_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        .is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotConnected))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::caller::Caller;
+use crate::failure;
 use crate::proto::{self, answer, call};
 
 /// Requests in one message.
@@ -76,8 +77,14 @@ impl MultiplexedStream {
         timeout: Duration,
     ) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
-        self.0.calls.send(QueuedCall { kind, named, timeout, reply }).map_err(|_| lost())?;
+        let queued = QueuedCall { kind, named, timeout, reply };
+        self.0.calls.send(queued).map_err(|_| failure::not_sent())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Whether the stream has broken: what is asked now is not sent.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.calls.is_closed()
     }
 }
 
@@ -85,25 +92,35 @@ fn lost() -> Status {
     Status::unavailable("the connection was lost before the answer came")
 }
 
-/// Runs the stream until it breaks.
-async fn drive(
+/// Runs the stream until it breaks. What waits to be sent then is answered so.
+async fn drive(stub: UnaryStub, caller: Caller, mut queue: mpsc::UnboundedReceiver<QueuedCall>) {
+    let mut queued = Vec::with_capacity(MAX_CALLS);
+    exchange(stub, caller, &mut queue, &mut queued).await;
+    queue.close();
+    for call in queued.into_iter().chain(std::iter::from_fn(|| queue.try_recv().ok())) {
+        // The caller may be gone.
+        let _ = call.reply.send(Err(failure::not_sent()));
+    }
+}
+
+/// Sends and receives until the stream breaks. `queued`: what is not sent yet.
+async fn exchange(
     mut stub: UnaryStub,
     caller: Caller,
-    mut queue: mpsc::UnboundedReceiver<QueuedCall>,
+    queue: &mut mpsc::UnboundedReceiver<QueuedCall>,
+    queued: &mut Vec<QueuedCall>,
 ) {
-    let mut queued = Vec::with_capacity(MAX_CALLS);
-    if queue.recv_many(&mut queued, MAX_CALLS).await == 0 {
+    if queue.recv_many(queued, MAX_CALLS).await == 0 {
         return;
     }
     let (outlet, mut messages) = mpsc::channel(WINDOW);
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
     let mut request = Request::new(stream);
-    caller.add_to(&mut request, named(&queued));
+    caller.add_to(&mut request, named(queued));
     let mut answers = match stub.multiplex(request).await {
         Ok(answers) => answers.into_inner(),
         Err(status) => {
-            for call in queued {
-                // The caller may be gone.
+            for call in queued.drain(..) {
                 let _ = call.reply.send(Err(status.clone()));
             }
             return;
@@ -119,10 +136,10 @@ async fn drive(
                 None => return pending.fail(&lost()),
             },
             permit = outlet.reserve(), if !queued.is_empty() => match permit {
-                Ok(permit) => permit.send(pending.message(&mut queued)),
+                Ok(permit) => permit.send(pending.message(queued)),
                 Err(_) => return pending.fail(&lost()),
             },
-            count = queue.recv_many(&mut queued, MAX_CALLS), if queued.is_empty() => if count == 0 {
+            count = queue.recv_many(queued, MAX_CALLS), if queued.is_empty() => if count == 0 {
                 return;
             },
         }
@@ -205,6 +222,28 @@ mod tests {
     fn encoded(kinds: Vec<answer::Kind>) -> Vec<u8> {
         let answers = (1..).zip(kinds).map(|(id, kind)| proto::Answer { id, kind: Some(kind) });
         proto::MultiplexResponse { answers: answers.collect() }.encode_to_vec()
+    }
+
+    /// The story: a node was started again while its client was idle. The next write waited for a
+    /// stream that had broken, and was told that it may have been applied.
+    #[tokio::test]
+    async fn what_a_broken_stream_did_not_send_had_no_effect() {
+        let call = || call::Kind::Get(proto::GetRequest::default());
+        let limit = std::time::Duration::from_secs(60);
+        let port = cairn_ports::HeldPort::any().unwrap();
+        let endpoint = format!("http://{}", port.address());
+        let channel = Channel::from_shared(endpoint).unwrap().connect_lazy();
+        let stream = MultiplexedStream::new(UnaryStub::new(channel), Caller::new(None));
+        let [first, second] = [(); 2].map(|()| stream.call(call(), None, limit));
+        let (first, second) = tokio::join!(first, second);
+        for status in [first.unwrap_err(), second.unwrap_err()] {
+            assert!(matches!(Failure::of(&status), Failure::NotSent(_)), "{status}");
+        }
+        while !stream.has_ended() {
+            tokio::task::yield_now().await;
+        }
+        let status = stream.call(call(), None, limit).await.unwrap_err();
+        assert!(matches!(Failure::of(&status), Failure::NotSent(_)), "{status}");
     }
 
     /// Calls 1 to 3 are pending.

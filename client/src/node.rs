@@ -117,16 +117,21 @@ impl Stub {
         self.unary.list(request).await.map(Response::into_inner)
     }
 
-    /// Asks for a sign of life, unless that is under way. Any answer of the node counts as heard.
-    pub(crate) fn probe(&self, timeout: Duration) {
+    /// Asks for a sign of life, unless that is under way. Any answer of the node counts as heard. If
+    /// nothing is heard meanwhile, `node` does not use this connection any more.
+    pub(crate) fn probe(&self, node: &Arc<Node>, of: &Arc<Connection>, timeout: Duration) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.heard.probing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut stub = self.clone();
-        tokio::spawn(async move {
+        let (mut stub, node, connection) = (self.clone(), node.clone(), of.clone());
+        let asked = Instant::now();
+        runtime.spawn(async move {
             let answer = tokio::time::timeout(timeout, stub.hello(timeout)).await;
             if answer.is_ok_and(|answer| ErrorDetail::is_from_node(&answer)) {
                 stub.heard.now();
+            } else if stub.heard.at() < asked {
+                node.discard(&connection);
             }
             stub.heard.probing.store(false, Ordering::Relaxed);
         });
@@ -213,8 +218,9 @@ impl Node {
         &self.address
     }
 
+    /// The open connection, unless it has broken.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
-        self.state.lock().connection.clone()
+        self.state.lock().connection.clone().filter(|connection| !connection.has_broken())
     }
 
     /// The end of the time in which the client skips this node, if it does.
@@ -365,6 +371,10 @@ impl Connection {
         }
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
         self.others.get(turn).unwrap_or(&self.first).naming()
+    }
+
+    fn has_broken(&self) -> bool {
+        [&self.first].into_iter().chain(&self.others).any(|stub| stub.multiplexed.has_ended())
     }
 }
 

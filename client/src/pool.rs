@@ -146,6 +146,20 @@ impl Pool {
         }
     }
 
+    /// The same. It goes on if the caller stops waiting, so that requests with short deadlines find
+    /// out that a node is down, too.
+    pub(crate) async fn connect_to_its_end(
+        &self,
+        node: &Arc<Node>,
+    ) -> Result<Arc<Connection>, Error> {
+        let Some(pool) = self.own.get().and_then(Weak::upgrade) else {
+            return self.connect(node).await;
+        };
+        let connecting = node.clone();
+        let connected = tokio::spawn(async move { pool.connect(&connecting).await }).await;
+        connected.unwrap_or_else(|error| Err(Error::unavailable(node.address(), error.to_string())))
+    }
+
     async fn ask_again(
         &self,
         node: &Node,

@@ -8,7 +8,8 @@ use cairn_client::{Client, Condition, Error, Options, Version, WriteInfo};
 /// A deadline that is short, but long enough to send something: for tests that can only end at the
 /// deadline.
 fn hasty(nodes: &[&Node]) -> Options {
-    options(nodes).deadline(Duration::from_secs(1)).attempt_timeout(Duration::from_millis(40))
+    let soon = Duration::from_millis(40);
+    options(nodes).deadline(Duration::from_secs(1)).attempt_timeout(soon).connect_timeout(soon)
 }
 
 async fn one() -> (Cluster, Node, Client) {
@@ -160,6 +161,40 @@ async fn a_node_that_answers_a_probe_gets_a_write_once() {
     node.plays([Step::Hang]);
     assert!(client.put("a", "1").await.unwrap_err().is_outcome_unknown());
     assert_eq!(node.writes.lock().unwrap().len(), 1);
+}
+
+/// The story: requests with deadlines shorter than an attempt went to a leader that had lost power,
+/// one after another. None of them waited long enough to give it up, and nobody asked the others.
+#[tokio::test]
+async fn requests_with_short_deadlines_leave_a_node_that_answers_nothing() {
+    let short = Duration::from_millis(100);
+    for (seed, stops_waiting) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let cluster = Cluster::new("test");
+        let nodes = [Node::start(&cluster).await, Node::start(&cluster).await];
+        nodes.iter().for_each(|node| node.knows(&[&nodes[0], &nodes[1]]));
+        let limit = Duration::from_millis(400);
+        let client = options(&[&nodes[0], &nodes[1]]).seed(seed).attempt_timeout(limit);
+        let client = client.connect_timeout(limit).connect().await.unwrap();
+        client.put("a", "1").await.unwrap();
+        let leader = client.leader().unwrap();
+        nodes.iter().find(|node| node.address == leader).unwrap().always(Step::Hang);
+        let hasty = client.with_deadline(short);
+        let served = async {
+            loop {
+                let done = match stops_waiting {
+                    true => {
+                        matches!(tokio::time::timeout(short, client.put("a", "2")).await, Ok(Ok(_)))
+                    }
+                    false => hasty.put("a", "2").await.is_ok(),
+                };
+                if done {
+                    return;
+                }
+            }
+        };
+        let served = tokio::time::timeout(WAIT_LIMIT, served).await;
+        assert!(served.is_ok(), "seed {seed}, the caller stops waiting: {stops_waiting}");
+    }
 }
 
 #[tokio::test]
