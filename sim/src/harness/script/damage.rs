@@ -182,9 +182,10 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
     let newest = || {
         let status = node.engine().status();
-        // In mode `sync` what is only written is not acknowledged.
+        // In mode `sync`, and while the flag is clear, what is only written is not acknowledged.
         let sequence = match stage.cluster.plan.mode {
             Mode::Sync => status.synced_sequence,
+            _ if idle => status.synced_sequence,
             _ => status.written_sequence,
         };
         sequence % blocks
