@@ -337,10 +337,11 @@ impl NodeConfig {
                     .into(),
             );
         }
+        // The largest answer is charged twice, and fits while others hold as much.
         let most = limits.max_list_bytes.max(limits.max_value_bytes as u64);
-        if (limits.max_read_bytes as u64) / 4 < most {
+        if (limits.max_read_bytes as u64) / 8 < most {
             return conflict(
-                "limits.max_read_bytes must hold at least four times limits.max_list_bytes and limits.max_value_bytes"
+                "limits.max_read_bytes must hold at least eight times limits.max_list_bytes and limits.max_value_bytes"
                     .into(),
             );
         }

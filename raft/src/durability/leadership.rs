@@ -63,12 +63,13 @@ fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
 /// recovery of the others, and nobody could be elected.
 pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
     let until = runtime::now() + limit;
-    let Some(_one) = runtime::timeout(limit, member.handing_over.lock()).await else { return };
+    let turn = member.handing_over.clone().lock_owned();
+    let Some(turn) = runtime::timeout(limit, turn).await else { return };
     match runtime::timeout(until - runtime::now().min(until), transferee(member, to)).await {
         Some(None) => {}
         Some(Some(transferee)) => {
             let left = ANSWER_LIMIT.max(until - runtime::now().min(until));
-            hand_over_to(member, transferee, left).await;
+            hand_over_to(member, transferee, left, turn).await;
         }
         None => {
             tracing::info!(node = %member.raft.node_id(), "no member can take over leadership");
@@ -80,12 +81,19 @@ pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: D
 /// refuse proposals and send no heartbeats for as long as it leads. The story: the transferee lost
 /// power at that moment, and the cluster took no writes until an operator restarted the leader.
 ///
-/// What is begun goes on if the caller is cancelled, or a disk that stalls keeps it for longer.
-pub(crate) async fn hand_over_to(member: &LocalMember, transferee: NodeId, limit: Duration) {
+/// What is begun goes on if the caller is cancelled, or a disk that stalls keeps it for longer. The
+/// turn lasts for as long: a second transferee would campaign beside the first.
+pub(crate) async fn hand_over_to(
+    member: &LocalMember,
+    transferee: NodeId,
+    limit: Duration,
+    turn: impl Send + 'static,
+) {
     let (done, is_done) = futures::channel::oneshot::channel();
     let raft = member.raft.clone();
     runtime::spawn(async move {
         transfer_or_give_up(&raft, transferee, limit).await;
+        drop(turn);
         done.send(()).ok();
     });
     runtime::timeout(limit + ANSWER_LIMIT, is_done).await;

@@ -33,7 +33,7 @@ pub(crate) struct LocalMember {
     /// Until then an operator keeps it from leading.
     pub(crate) drained: Mutex<Option<runtime::Instant>>,
     /// Leadership is handed over by one caller after another: two would name two transferees.
-    pub(crate) handing_over: futures::lock::Mutex<()>,
+    pub(crate) handing_over: Arc<futures::lock::Mutex<()>>,
     /// Why this identity is no longer a member.
     pub(crate) removed_reason: Mutex<Option<String>>,
     /// How far behind the leader it is.

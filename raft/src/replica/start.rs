@@ -154,7 +154,7 @@ async fn build(
         pinned,
         repairer,
         drained: Mutex::default(),
-        handing_over: futures::lock::Mutex::default(),
+        handing_over: Arc::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),
         leaving: AtomicBool::new(false),

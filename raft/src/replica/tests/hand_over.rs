@@ -91,11 +91,14 @@ async fn a_leader_goes_on_after_nobody_took_over_what_it_handed_over() {
     let [leader, silent, _] = &members.replicas[..] else { panic!() };
     assert!(leads(leader), "the others campaign much later");
     silent.drain(Duration::from_secs(600)).await.unwrap();
-    let limit = Duration::from_millis(300);
+    let limit = Duration::from_secs(3);
     let member = &leader.inner.member;
-    let hand_over = crate::durability::leadership::hand_over_to(member, silent.node_id(), limit);
+    let turn = member.handing_over.clone().lock_owned().await;
+    let to = silent.node_id();
+    let hand_over = crate::durability::leadership::hand_over_to(member, to, limit, turn);
     // The call that asked for it is gone before its end.
     runtime::timeout(Duration::from_millis(50), hand_over).await;
+    assert!(member.handing_over.try_lock().is_none(), "nobody names another transferee meanwhile");
     takes_a_write(leader).await;
 }
 
