@@ -32,6 +32,8 @@ pub(crate) struct LocalMember {
     pub(crate) receiver: SnapshotReceiver,
     /// Until then an operator keeps it from leading.
     pub(crate) drained: Mutex<Option<runtime::Instant>>,
+    /// What decides elections is read and passed on by one caller after another.
+    pub(crate) allowing: Mutex<()>,
     /// Leadership is handed over by one caller after another: two would name two transferees.
     pub(crate) handing_over: Arc<futures::lock::Mutex<()>>,
     /// Why this identity is no longer a member.
@@ -58,6 +60,13 @@ impl LocalMember {
     /// not being stopped.
     pub(crate) fn may_campaign(&self) -> bool {
         self.kept_from_leading().is_none() && self.gate.may_campaign(self.identity.id())
+    }
+
+    /// Has openraft campaign or not. Called after each change of what decides that, and again and
+    /// again, since a drain and a grant end by time: the last call sees the last change.
+    pub(crate) fn allow_elections(&self) {
+        let _one_at_a_time = self.allowing.lock();
+        self.raft.runtime_config().elect(self.may_campaign());
     }
 
     /// Why this member does not lead although its gate allows it.

@@ -38,7 +38,7 @@ impl LocalMember {
         if !self.gate.close() {
             return;
         }
-        self.raft.runtime_config().elect(false);
+        self.allow_elections();
         let node = self.identity.id();
         tracing::warn!(
             %node, %leader, %acknowledged,
@@ -85,7 +85,7 @@ impl LocalMember {
         let mut unrecorded_term: Option<u64> = None;
         while !self.stops() && self.engine.status().failed.is_none() {
             // A grant expires; a leader that was elected by it stays leader.
-            self.raft.runtime_config().elect(self.may_campaign());
+            self.allow_elections();
             let is_candidate = self.gate.was_chosen(node);
             // Read this before the leadership: an entry of a leadership under a grant may commit a
             // record that was logged before.
@@ -233,7 +233,7 @@ impl LocalMember {
             return;
         }
         self.gate.open();
-        self.raft.runtime_config().elect(self.may_campaign());
+        self.allow_elections();
         tracing::info!(%node, "recovered: this member again holds everything that it acknowledged");
     }
 }

@@ -319,7 +319,7 @@ impl Replica {
         member.gate.set_unsafe_recovery(unsafe_recovery);
         if unsafe_recovery.candidate == self.node_id() {
             *member.drained.lock() = None;
-            member.raft.runtime_config().elect(true);
+            member.allow_elections();
         }
         Ok(())
     }
@@ -423,17 +423,10 @@ impl Replica {
         }
         let until = Some(runtime::now() + time).filter(|_| !time.is_zero());
         *member.drained.lock() = until;
-        member.raft.runtime_config().elect(member.may_campaign());
-        if until.is_none() {
-            return Ok(());
+        member.allow_elections();
+        if until.is_some() {
+            tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
         }
-        tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
-        let drained = Arc::downgrade(member);
-        runtime::spawn(async move {
-            runtime::sleep(time).await;
-            let Some(member) = drained.upgrade().filter(|member| !member.stops()) else { return };
-            member.raft.runtime_config().elect(member.may_campaign());
-        });
         Ok(())
     }
 
@@ -523,7 +516,7 @@ impl Replica {
         if member.leaving.swap(true, Ordering::SeqCst) || self.stopped().is_some() {
             return;
         }
-        member.raft.runtime_config().elect(member.may_campaign());
+        member.allow_elections();
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if !leads() {
             return;

@@ -52,7 +52,7 @@ impl Replica {
         let modes = Arc::new(ModeInForce::new(engine.clone(), config.mode, last));
         let ack_modes = Arc::new(AckModes::new(modes.clone()));
         let member = build(bounded(config, &engine), engine, &ack_modes, modes).await?;
-        member.raft.runtime_config().elect(member.may_campaign());
+        member.allow_elections();
         member.raft.run();
         let member = Arc::new(member);
         member.identity.is_carried_out(is_blank(Arc::downgrade(&member)));
@@ -154,6 +154,7 @@ async fn build(
         pinned,
         repairer,
         drained: Mutex::default(),
+        allowing: Mutex::default(),
         handing_over: Arc::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),

@@ -91,6 +91,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         plan: three_or_five,
         script: |stage| Box::pin(leadership_moves(stage)),
     },
+    Scenario {
+        name: "drained-with-the-newest-entries",
+        parts: &["nobody leads while it is drained", "it leads when its drain has ended"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(drained_with_the_newest_entries(stage)),
+    },
 ];
 
 /// One machine, or all, lose power at some moment of a removal.
@@ -300,6 +308,27 @@ async fn learner_cut(mut stage: Stage) -> Played {
     stage.active(&stage.all()).await?;
     stage.reached(AGAIN);
     stage.still_serves("after it grew again").await
+}
+
+/// The only member with the newest entries is drained, and the two others vote for nobody else. When
+/// the drain has ended it leads.
+async fn drained_with_the_newest_entries(mut stage: Stage) -> Played {
+    stage.acknowledged(5).await?;
+    let (leader, drained, behind) = stage.cast().await?;
+    stage.kill(behind);
+    stage.acknowledged(20).await?;
+    let machine = stage.machine(drained)?;
+    let time = Duration::from_secs(4);
+    stage.done("a drained member", || stage.cluster.drain(machine, time)).await?;
+    stage.kill(leader);
+    stage.start(&[behind]).await;
+    stage.pass(1_000, 2_000).await;
+    stage.reached_if(stage.leads(&[drained, behind]).is_none(), "nobody leads while it is drained");
+    stage.until("a leader after the drain", || stage.leads(&[drained]).is_some()).await?;
+    stage.reached("it leads when its drain has ended");
+    stage.start(&[leader]).await;
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await
 }
 
 /// An operator lets a named member lead, and asks the leader to stay away.
