@@ -4,7 +4,6 @@
 //! A status without Cairn's detail comes from the transport, or from a server that could not finish
 //! its answer. Then anything may have happened, unless the connection itself was refused.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -114,14 +113,6 @@ impl Failure {
             _ => None,
         }
     }
-}
-
-/// The status of a request that waited to be sent when its connection broke.
-pub(crate) fn not_sent() -> Status {
-    let why = "the connection was lost before the request was sent";
-    let mut status = Status::unavailable(why);
-    status.set_source(Arc::new(std::io::Error::from(std::io::ErrorKind::NotConnected)));
-    status
 }
 
 /// Only the I/O error shows it: established connections never report these.

@@ -17,7 +17,6 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::caller::Caller;
-use crate::failure;
 use crate::proto::{self, answer, call};
 
 /// Requests in one message.
@@ -78,7 +77,7 @@ impl MultiplexedStream {
     ) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
         let queued = QueuedCall { kind, named, timeout, reply };
-        self.0.calls.send(queued).map_err(|_| failure::not_sent())?;
+        self.0.calls.send(queued).map_err(|_| not_sent())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 
@@ -92,6 +91,15 @@ fn lost() -> Status {
     Status::unavailable("the connection was lost before the answer came")
 }
 
+/// The status of a request that waited to be sent when its connection broke: the I/O error says that
+/// it had no effect.
+fn not_sent() -> Status {
+    let why = "the connection was lost before the request was sent";
+    let mut status = Status::unavailable(why);
+    status.set_source(Arc::new(std::io::Error::from(std::io::ErrorKind::NotConnected)));
+    status
+}
+
 /// Runs the stream until it breaks. What waits to be sent then is answered so.
 async fn drive(stub: UnaryStub, caller: Caller, mut queue: mpsc::UnboundedReceiver<QueuedCall>) {
     let mut queued = Vec::with_capacity(MAX_CALLS);
@@ -99,7 +107,7 @@ async fn drive(stub: UnaryStub, caller: Caller, mut queue: mpsc::UnboundedReceiv
     queue.close();
     for call in queued.into_iter().chain(std::iter::from_fn(|| queue.try_recv().ok())) {
         // The caller may be gone.
-        let _ = call.reply.send(Err(failure::not_sent()));
+        let _ = call.reply.send(Err(not_sent()));
     }
 }
 
