@@ -71,8 +71,9 @@ pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: D
             let left = ANSWER_LIMIT.max(until - runtime::now().min(until));
             hand_over_to(member, transferee, left, turn).await;
         }
+        // Asked for in each maintenance turn, it would be a line in each.
         None => {
-            tracing::info!(node = %member.raft.node_id(), "no member can take over leadership");
+            tracing::debug!(node = %member.raft.node_id(), "no member can take over leadership");
         }
     }
 }

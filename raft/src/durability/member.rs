@@ -1,5 +1,6 @@
 //! This member, as the tasks beside openraft see it.
 
+use super::leadership::HAND_OVER_LIMIT;
 use super::{CheckQuorum, EpochRecords, Gate, Lag};
 use crate::core::config::ReplicaConfig;
 use crate::core::runtime;
@@ -14,6 +15,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// A drained member that has heard no leader for so many of the longest election timeouts campaigns:
+/// others have had time for some elections. At least for two hand-overs, in which a leader is silent.
+const LAST_RESORT_TIMEOUTS: u32 = 4;
 
 /// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
 pub(crate) struct LocalMember {
@@ -30,8 +35,8 @@ pub(crate) struct LocalMember {
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) repairer: Arc<Repairer>,
     pub(crate) receiver: SnapshotReceiver,
-    /// Until then an operator keeps it from leading.
-    pub(crate) drained: Mutex<Option<runtime::Instant>>,
+    /// An operator keeps it from leading.
+    pub(crate) drained: Mutex<Option<Drain>>,
     /// What decides elections is read and passed on by one caller after another.
     pub(crate) allowing: Mutex<()>,
     /// Leadership is handed over by one caller after another: two would name two transferees.
@@ -45,6 +50,20 @@ pub(crate) struct LocalMember {
     pub(crate) stopping: AtomicBool,
 }
 
+/// An operator keeps a member from leading, for a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
+    pub(crate) from: runtime::Instant,
+    pub(crate) until: runtime::Instant,
+}
+
+impl Drain {
+    pub(crate) fn of(time: Duration) -> Drain {
+        let from = runtime::now();
+        Drain { from, until: from + time }
+    }
+}
+
 impl LocalMember {
     /// Whether the tasks beside openraft must end.
     pub(crate) fn stops(&self) -> bool {
@@ -56,10 +75,24 @@ impl LocalMember {
         self.leaving.load(Ordering::SeqCst)
     }
 
-    /// Whether this member may ask for votes: its gate allows it, no operator drains it, and it is
-    /// not being stopped.
+    /// Whether this member may ask for votes: its gate allows it, it is not being stopped, and no
+    /// operator drains it, or nobody else is elected.
     pub(crate) fn may_campaign(&self) -> bool {
-        self.kept_from_leading().is_none() && self.gate.may_campaign(self.identity.id())
+        let wanted = self.kept_from_leading().is_none() || self.is_last_resort();
+        wanted && self.gate.may_campaign(self.identity.id())
+    }
+
+    /// Whether a drained member has heard no leader for so long that perhaps only it can be elected:
+    /// it has the newest entries, or the others are drained too. It gives leadership away again when
+    /// another one may lead.
+    fn is_last_resort(&self) -> bool {
+        let patience = Duration::from_millis(self.config.election_max_ms)
+            .saturating_mul(LAST_RESORT_TIMEOUTS)
+            .max(HAND_OVER_LIMIT * 2);
+        let drained = self.drain().filter(|_| !self.leaves());
+        drained.is_some_and(|drain| {
+            runtime::now() - drain.from >= patience && !self.gate.leader_contact_within(patience)
+        })
     }
 
     /// Has openraft campaign or not. Called after each change of what decides that, and again and
@@ -74,12 +107,15 @@ impl LocalMember {
         if self.leaves() {
             return Some("this member is being stopped");
         }
-        self.drained_for().map(|_| "an operator keeps this member from leading")
+        self.drain().map(|_| "an operator keeps this member from leading")
     }
 
     /// How long an operator still keeps this member from leading.
     pub(crate) fn drained_for(&self) -> Option<Duration> {
-        let (until, now) = (*self.drained.lock(), runtime::now());
-        until.filter(|until| *until > now).map(|until| until - now)
+        self.drain().map(|drain| drain.until - runtime::now().min(drain.until))
+    }
+
+    fn drain(&self) -> Option<Drain> {
+        self.drained.lock().filter(|drain| drain.until > runtime::now())
     }
 }

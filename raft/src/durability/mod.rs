@@ -52,6 +52,6 @@ pub(crate) use epoch_records::EpochRecords;
 pub(crate) use gate::Gate;
 pub use gate::UnsafeRecovery;
 pub(crate) use lag::Lag;
-pub(crate) use member::LocalMember;
+pub(crate) use member::{Drain, LocalMember};
 pub(crate) use most_up_to_date::is_most_up_to_date;
 pub(crate) use policy::Policy;

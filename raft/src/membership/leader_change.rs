@@ -14,6 +14,9 @@ use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A voter that is named to lead may be behind by the entries of this time.
+const CATCHES_UP: Duration = Duration::from_millis(200);
+
 impl Reconciler {
     /// Has the voter of `to`, or the best one, lead. Returns who leads then.
     pub(crate) async fn move_leader(&self, to: Option<u16>) -> Result<NodeId, ChangeError> {
@@ -56,16 +59,30 @@ impl Reconciler {
     }
 
     /// A leader of this moment has not heard of every voter yet, so it looks again for a while.
+    ///
+    /// From the hand-over on the leader takes no writes, until the next one has stored all that this one has.
+    /// So it must have had, at some moment, all that was there [`CATCHES_UP`] before.
     async fn until_fit_to_lead(&self, voter: NodeId) -> Result<(), ChangeError> {
         let LocalMember { raft, config, progress, identity, addresses, .. } = &*self.member;
         let timeout = Duration::from_millis(config.election_min_ms);
         let until = runtime::now() + Duration::from_millis(config.election_max_ms);
+        let mut due = (None, runtime::now());
         loop {
             let metrics = with_metrics(raft, Clone::clone);
+            if due.0.is_none() || due.1 + CATCHES_UP < runtime::now() {
+                due = (metrics.last_log_index, runtime::now());
+            }
+            let replication = metrics.replication.as_ref();
+            let stored = replication.and_then(|all| all.get(&voter).cloned().flatten());
+            let near = stored.map(|id| id.index()) >= due.0;
             let healthy = self.ack_modes.healthy(&metrics, progress, timeout).contains(&voter);
             let answer = transport::ask(identity, addresses, voter).await;
             let reason = match answer.map(|answer| answer.may_lead) {
-                Some(true) if healthy => return Ok(()),
+                Some(true) if healthy && near => return Ok(()),
+                Some(true) if healthy => format!(
+                    "it stores entries more than {} ms after this leader, and no writes would be taken meanwhile",
+                    CATCHES_UP.as_millis()
+                ),
                 Some(false) => format!(
                     "it recovers, or an operator drains it (`cairn leader drain {} --end`)",
                     voter.slot()

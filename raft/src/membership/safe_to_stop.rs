@@ -89,7 +89,10 @@ pub(super) fn obstacles(seen: &Seen<'_>, stopped: NodeId) -> Vec<String> {
         why.extend(unfit.map(|(id, standing)| format!("member {id} {standing}")));
         why.extend(seen.joining.iter().map(|id| format!("node {id} joins, and does not vote yet")));
     } else if !healthy.values().any(|may_lead| *may_lead) {
-        why.push("every voter that would be left is drained, so that none could lead".to_owned());
+        why.push(
+            "every voter that would be left is drained, so that none would lead for some seconds"
+                .to_owned(),
+        );
     }
     why
 }

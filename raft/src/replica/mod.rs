@@ -25,7 +25,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
 use crate::core::version::Versions;
-use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
+use crate::durability::{Drain, LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
 use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
@@ -400,7 +400,8 @@ impl Replica {
     }
 
     /// Gives leadership away, if this member leads, and keeps out of elections for this time, or
-    /// until it restarts. It goes on voting and acknowledging. Zero ends that.
+    /// until it restarts. It goes on voting and acknowledging. Zero ends that. If for some elections
+    /// nobody leads, it campaigns, and gives leadership away again when another member may lead.
     ///
     /// # Errors
     /// `Refused`, if no other member can lead; `Stopped`.
@@ -421,10 +422,10 @@ impl Replica {
                 ));
             }
         }
-        let until = Some(runtime::now() + time).filter(|_| !time.is_zero());
-        *member.drained.lock() = until;
+        let drain = Some(Drain::of(time)).filter(|_| !time.is_zero());
+        *member.drained.lock() = drain;
         member.allow_elections();
-        if until.is_some() {
+        if drain.is_some() {
             tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
         }
         Ok(())

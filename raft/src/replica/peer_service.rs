@@ -294,7 +294,7 @@ impl Peer for PeerService {
             contacts: addresses.others().into_iter().map(contact).collect(),
             mode: codec::mode_to_number(self.member.modes.binding()),
             unsynced_acks: self.member.engine.status().unsynced_acks,
-            may_lead: self.member.may_campaign() && self.member.gate.is_open(),
+            may_lead: self.member.kept_from_leading().is_none() && self.member.gate.is_open(),
             recovering: !self.member.gate.is_open(),
             stopping: self.member.leaves(),
         }))

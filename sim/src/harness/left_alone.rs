@@ -20,6 +20,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// How long a majority must have been undisturbed: check-quorum of a leader that is none of it, an
 /// election or two on slow clocks, a recovery, and the waits of clients.
 const LIMIT: Duration = Duration::from_secs(12);
+/// For how long a drained member leaves elections to others, on a slow clock.
+const LAST_RESORT: Duration = Duration::from_secs(8);
 
 /// A majority of all members, and since when no fault touches it.
 struct Majority {
@@ -39,6 +41,7 @@ pub(super) async fn watch(
         return;
     }
     let (mut acknowledged, mut served_at) = (recorder.acknowledged(), virtual_time());
+    let mut drained_at = Duration::ZERO;
     let mut majorities = majorities(cluster.machines.len());
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -56,12 +59,19 @@ pub(super) async fn watch(
             };
         }
         let since = majorities.iter().filter_map(|majority| majority.alone_since).min();
-        let Some(since) = since.filter(|since| now - *since >= LIMIT) else { continue };
+        if cluster.machines.iter().any(Machine::is_drained) {
+            drained_at = now;
+        }
+        let limit = match now - drained_at < LIMIT {
+            true => LIMIT + LAST_RESORT,
+            false => LIMIT,
+        };
+        let Some(since) = since.filter(|since| now - *since >= limit) else { continue };
         cluster.count_event("checks of a majority left alone for long");
         if !links.all_pass() {
             cluster.count_event("the same in a half-connected network");
         }
-        if now - served_at.max(since) >= LIMIT {
+        if now - served_at.max(since) >= limit {
             let detail = format!("no write was acknowledged from {served_at:?} to {now:?}");
             cluster.violation(Violation::new("a majority that is left alone serves", detail));
             return;
@@ -90,7 +100,6 @@ fn left_alone(cluster: &Cluster, links: &Links, members: &[usize], clients: &[Ho
             && !machine.lacks_acks()
             && !machine.is_stale()
             && machine.leaving().is_none()
-            && !machine.is_drained()
             && machine.disk.decayed() == 0
             && machine.disk.stalled_until().is_none_or(|until| until < tokio::time::Instant::now())
     };

@@ -84,10 +84,15 @@ pub(super) struct State {
     pub(super) leaving: Option<NodeId>,
     /// Until when, and above which term, its node does not lead.
     pub(super) drained: Option<Drained>,
+    /// When another machine was last seen to lead that reaches it, and that it reaches.
+    pub(super) heard_at: Option<Duration>,
     /// Since when its node, seen without an interruption, is past the record that every
     /// acknowledgement is synced.
     pub(super) synced_since: Option<Duration>,
 }
+
+/// A drained member waits longer for a leader before it campaigns, also on a fast clock.
+const SILENT_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// A member that was asked not to lead.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +133,7 @@ impl State {
             identity: None,
             leaving: None,
             drained: None,
+            heard_at: None,
             synced_since: None,
         }
     }
@@ -249,6 +255,16 @@ impl Machine {
             drained.term = term;
         }
         Some(drained.term)
+    }
+
+    /// Another machine leads that reaches this one.
+    pub(super) fn hears_a_leader(&self) {
+        self.state.lock().heard_at = Some(virtual_time());
+    }
+
+    /// Whether it heard a leader so lately that, drained, it leaves elections to others.
+    pub(super) fn heard_lately(&self) -> bool {
+        self.state.lock().heard_at.is_some_and(|at| virtual_time() - at < SILENT_AT_LEAST)
     }
 
     /// Its node was seen, past the record that every acknowledgement is synced, or not.

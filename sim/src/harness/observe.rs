@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::live;
 use super::machine::{Condition, Machine};
 use super::moves;
+use super::network::Links;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
 use crate::check::majority;
@@ -42,7 +43,7 @@ pub(super) struct Seen {
 }
 
 /// Checks until the run ends.
-pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
+pub(super) async fn watch(cluster: Arc<Cluster>, links: Arc<Links>, seen: Arc<Mutex<Seen>>) {
     for round in 0_u32.. {
         tokio::time::sleep(INTERVAL).await;
         for machine in &cluster.machines {
@@ -53,7 +54,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
             {
                 live::check(&cluster, machine, &node).await;
             }
-            if let Some(engine) = check(&cluster, machine, &seen) {
+            if let Some(engine) = check(&cluster, &links, machine, &seen) {
                 read_log(&cluster, machine, &engine, &seen).await;
             }
         }
@@ -98,7 +99,12 @@ pub(super) fn last_applied(cluster: &Cluster) -> Option<(LogId, u16, Vec<BTreeSe
 }
 
 /// Checks a node once. Returns its engine if its log has not been read in this life.
-fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engine> {
+fn check(
+    cluster: &Cluster,
+    links: &Links,
+    machine: &Machine,
+    seen: &Mutex<Seen>,
+) -> Option<Engine> {
     let (life, node) = machine.node()?;
     let status = node.replica().status();
     let (applied, hash) = node.replica().state_hash();
@@ -127,9 +133,14 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
     }));
     let leads = matches!(status.role, Role::Leader | Role::Candidate);
     let drained_above = machine.drained_above(status.term);
-    if leads && drained_above.is_some_and(|term| status.term > term) {
+    if leads && drained_above.is_some_and(|term| status.term > term) && machine.heard_lately() {
         let detail = format!("node {slot} is {} of term {}", status.role, status.term);
-        found.push(Violation::new("a drained member does not campaign", detail));
+        found.push(Violation::new("a drained member does not campaign beside a leader", detail));
+    }
+    if status.role == Role::Leader && machine.condition() == Condition::Up {
+        let reached = |other: &&Machine| links.connects(&[machine.host, other.host].into());
+        let others = cluster.machines.iter().filter(|other| other.slot != slot);
+        others.filter(reached).for_each(Machine::hears_a_leader);
     }
     found.extend(seen.members.saw(&status.configurations));
     if status.member_state == MemberState::Recovering {

@@ -172,7 +172,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         cluster.start(machine);
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
-    madsim::task::spawn(watch(cluster.clone(), seen.clone()));
+    madsim::task::spawn(watch(cluster.clone(), links.clone(), seen.clone()));
     madsim::task::spawn(crash_image::watch(cluster.clone()));
     probe::spawn(&cluster);
     if plan.forms_in_peace {

@@ -4,6 +4,7 @@
 
 use super::members::{Members, leads};
 use super::*;
+use crate::durability::Drain;
 use openraft::ChangeMembers;
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 async fn a_member_that_leads_although_it_is_drained_gives_leadership_away() {
     let members = Members::started().await;
     let drained = members.leader();
-    *drained.inner.member.drained.lock() = Some(runtime::now() + Duration::from_secs(600));
+    *drained.inner.member.drained.lock() = Some(Drain::of(Duration::from_secs(600)));
     let others = |one: &Replica| one.node_id() != drained.node_id();
     members.until("another leads", |one| (others(one) && leads(one)).then_some(())).await;
 }
@@ -191,4 +192,32 @@ async fn a_drained_or_recovering_member_says_that_it_may_not_lead_and_takes_no_l
     assert!(may_lead().await);
     replica.inner.member.gate.close();
     assert!(!may_lead().await);
+}
+
+/// The story: the leader died, and only a drained member had its newest entries. Nobody led for as
+/// long as the drain lasted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_member_campaigns_when_no_leader_was_heard_for_long() {
+    let (_folder, replica, _service) = replica().await;
+    let member = &replica.inner.member;
+    let (long, drain) = (Duration::from_secs(60), Drain::of(Duration::from_secs(600)));
+    *member.drained.lock() = Some(drain);
+    assert!(!member.may_campaign(), "others are given time since its drain began");
+    *member.drained.lock() = Some(Drain { from: drain.from - long, ..drain });
+    assert!(member.may_campaign());
+    assert!(member.kept_from_leading().is_some(), "it gives leadership away again");
+    member.gate.accepts_appends_of(other(), &crate::core::types::Vote::new(1, other()));
+    assert!(!member.may_campaign(), "a leader was heard");
+    *member.drained.lock() = Some(Drain { from: drain.from - long, until: drain.from });
+    assert!(member.may_campaign(), "its drain has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_leaves_is_no_last_resort() {
+    let (_folder, replica, _service) = replica().await;
+    let member = &replica.inner.member;
+    let drain = Drain::of(Duration::from_secs(600));
+    *member.drained.lock() = Some(Drain { from: drain.from - Duration::from_secs(60), ..drain });
+    member.leaving.store(true, Ordering::SeqCst);
+    assert!(!member.may_campaign());
 }

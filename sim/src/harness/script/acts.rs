@@ -10,6 +10,7 @@ use crate::harness::finale;
 use crate::harness::half_connected::Shape;
 use crate::harness::machine::Death;
 use bytes::Bytes;
+use cairn_clients::Violation;
 use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::encode_key;
 use cairn_engine::LogId;
@@ -114,6 +115,11 @@ impl Stage {
             .filter_map(|member| self.machine(*member).ok())
             .map(|machine| machine.host)
             .collect()
+    }
+
+    /// What should hold did not.
+    pub(super) fn fails(&self, property: &'static str, detail: String) {
+        self.cluster.violation(Violation::new(property, detail));
     }
 
     /// Cuts all links between two sides.

@@ -5,7 +5,6 @@ use super::{Scenario, UNSYNCED_LOST, five, three_or_five};
 use crate::harness::cluster::virtual_time;
 use crate::harness::half_connected::Shape;
 use crate::harness::plan::Plan;
-use cairn_clients::Violation;
 use cairn_clients::workload::Profile;
 use rand::RngExt;
 use std::time::Duration;
@@ -196,10 +195,4 @@ async fn slow_majority(mut stage: Stage) -> Played {
     stage.reached(KEPT);
     disks().for_each(|machine| machine.disk.slow_down(Duration::ZERO));
     stage.acknowledged(5).await
-}
-
-impl Stage {
-    fn fails(&self, property: &'static str, detail: String) {
-        self.cluster.violation(Violation::new(property, detail));
-    }
 }

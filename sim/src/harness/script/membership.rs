@@ -92,8 +92,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(leadership_moves(stage)),
     },
     Scenario {
+        name: "slow-member-is-not-named",
+        parts: &["it is refused", "the leader goes on"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(slow_member_named(stage)),
+    },
+    Scenario {
         name: "drained-with-the-newest-entries",
-        parts: &["nobody leads while it is drained", "it leads when its drain has ended"],
+        parts: &[
+            "nobody leads at first",
+            "it leads, since nobody else is elected",
+            "it gives leadership away",
+        ],
         seeds: 4,
         may_stop: false,
         plan: three,
@@ -310,24 +322,52 @@ async fn learner_cut(mut stage: Stage) -> Played {
     stage.still_serves("after it grew again").await
 }
 
-/// The only member with the newest entries is drained, and the two others vote for nobody else. When
-/// the drain has ended it leads.
+/// The only member with the newest entries is drained, and the two others vote for nobody else. It
+/// leads when nobody else is elected, and gives leadership away when another one has caught up.
 async fn drained_with_the_newest_entries(mut stage: Stage) -> Played {
     stage.acknowledged(5).await?;
     let (leader, drained, behind) = stage.cast().await?;
     stage.kill(behind);
     stage.acknowledged(20).await?;
     let machine = stage.machine(drained)?;
-    let time = Duration::from_secs(4);
+    let time = Duration::from_secs(600);
     stage.done("a drained member", || stage.cluster.drain(machine, time)).await?;
     stage.kill(leader);
     stage.start(&[behind]).await;
     stage.pass(1_000, 2_000).await;
-    stage.reached_if(stage.leads(&[drained, behind]).is_none(), "nobody leads while it is drained");
-    stage.until("a leader after the drain", || stage.leads(&[drained]).is_some()).await?;
-    stage.reached("it leads when its drain has ended");
+    stage.reached_if(stage.leads(&[drained, behind]).is_none(), "nobody leads at first");
+    stage.until("the drained one leads", || stage.leads(&[drained]).is_some()).await?;
+    stage.reached("it leads, since nobody else is elected");
+    stage.until("another leader", || stage.leads(&[behind]).is_some()).await?;
+    stage.reached("it gives leadership away");
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await?;
+    stage.end_drain(drained).await
+}
+
+/// An operator names a member whose disk is so slow that no writes would be taken for as long as it
+/// lacks entries. When its disk is as fast as the others, it leads.
+async fn slow_member_named(mut stage: Stage) -> Played {
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(10).await?;
+    let (leader, named, _) = stage.cast().await?;
+    let slower = Duration::from_millis(stage.rng.random_range(90..140));
+    let (machine, term) = (stage.machine(named)?, stage.term(leader));
+    machine.disk.slow_down(slower);
+    stage.acknowledged(10).await?;
+    match stage.cluster.move_leader(Some(machine.slot)).await {
+        Err(NotDone::Refused(why)) if why.contains("may not lead") => {
+            stage.reached_if(why.contains("stores entries more than"), "it is refused");
+        }
+        other => stage.fails("a slow member is not named to lead", format!("{other:?}")),
+    }
+    stage.still_serves("when the slow one was named").await?;
+    stage.reached_if(stage.leads(&stage.all()) == Some((term, leader)), "the leader goes on");
+    machine.disk.slow_down(Duration::ZERO);
+    let moved = || async { stage.cluster.move_leader(Some(machine.slot)).await.map(drop) };
+    stage.done("a leader that was named", moved).await?;
+    stage.until("the leader that was named", || stage.leads(&[named]).is_some()).await?;
     stage.acknowledged(5).await
 }
 
