@@ -55,6 +55,17 @@ pub(crate) async fn read_value(data: &OpenFile, at: &ValueRef, log_id: LogId) ->
     }
 }
 
+/// Whether the device can read each piece of a value, whatever it holds.
+pub(crate) async fn is_readable(data: &OpenFile, at: &ValueRef) -> bool {
+    for segment in at.segments() {
+        let start = segment.start / BLOCK_BYTES * BLOCK_BYTES;
+        if data.read(start, (segment.end - start) as usize).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
 /// Reads the pieces of a value and returns it. `Err` says what was found instead.
 async fn read_matching(data: &OpenFile, at: &ValueRef) -> std::result::Result<Bytes, String> {
     let pieces = at.segments().map(|segment| async move {

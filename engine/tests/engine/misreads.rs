@@ -38,8 +38,12 @@ fn value(index: u64) -> Bytes {
 }
 
 async fn append(engine: &Engine, index: u64, meta: usize) {
+    append_value(engine, index, meta, value(index)).await;
+}
+
+async fn append_value(engine: &Engine, index: u64, meta: usize, value: Bytes) {
     let (done, written) = oneshot::channel();
-    let entry = NewEntry { id: id(index), meta: vec![7; meta].into(), values: vec![value(index)] };
+    let entry = NewEntry { id: id(index), meta: vec![7; meta].into(), values: vec![value] };
     engine
         .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
         .await
@@ -210,6 +214,37 @@ fn an_unreadable_body_is_damage_like_any_other() {
         let engine = open(&disk, 1, true).await.unwrap();
         assert_eq!(engine.member_state(), MemberState::Recovering);
         assert!(engine.log_bounds(GROUP).last < Some(id(35)));
+    });
+}
+
+/// The story: the newest value was acknowledged, and no later block said so yet, when the process was
+/// killed. The device could not read it at the next open. It passed for a write in flight that was cut, and
+/// the member stayed active without what it had acknowledged.
+#[test]
+fn an_unreadable_newest_value_or_body_is_damage_and_not_a_write_that_was_cut() {
+    run(async {
+        // What lies in the data area: the value, the body and the value, the body.
+        for (meta, bytes, part) in
+            [(10, 20_000, 0), (2000, 20_000, 0), (2000, 20_000, 1), (2000, 10, 0)]
+        {
+            for boot in [1, 2] {
+                let (disk, _) = killed(10).await;
+                let engine = open(&disk, 1, false).await.unwrap();
+                append_value(&engine, ENTRIES, meta, vec![9; bytes].into()).await;
+                let extents = engine.extents(GROUP, 0..u64::MAX).await;
+                let of_it = |extent: &&Extent| extent.log_id == id(ENTRIES);
+                let block =
+                    extents.iter().filter(of_it).nth(part).unwrap().at.offset() / BLOCK as u64;
+                drop(engine);
+                disk.kill(|| 0);
+                let what = format!("meta {meta}, value {bytes}, part {part}, boot {boot}");
+                disk.core.lock().unwrap().worn.insert((FileKind::Data, block));
+                let refused = open(&disk, boot, false).await.err();
+                assert!(matches!(refused, Some(Error::Corrupt(_))), "{what}: {refused:?}");
+                let engine = open(&disk, boot, true).await.unwrap();
+                assert_eq!(engine.member_state(), MemberState::Recovering, "{what}");
+            }
+        }
     });
 }
 

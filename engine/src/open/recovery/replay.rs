@@ -13,7 +13,7 @@ use crate::journal::{Block, Body, Moved, Record, RecordStream, Ring};
 use crate::state::Files;
 use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
-use crate::values::read_value;
+use crate::values::{is_readable, read_value};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -432,14 +432,26 @@ impl Replay<'_> {
         if sequence > self.known_synced
             && let Err(error) = read_value(&self.files.data, at, id).await
         {
-            if sequence > self.known_written && matches!(error, Error::Corrupt(_)) {
-                return Ok(false);
+            if sequence > self.known_written {
+                return self.cut_in_flight(at, error).await.map(|()| false);
             }
             // It was completed. Its record is right, the value is damaged, and reads will report
             // that.
             tracing::warn!(%error, "a completed value is damaged");
         }
         Ok(true)
+    }
+
+    /// Of a value of the newest blocks that does not match: whether a write in flight was cut. Like a
+    /// journal block, what cannot be read may have been the newest that was acknowledged.
+    ///
+    /// # Errors
+    /// What was found, if it cannot be read.
+    async fn cut_in_flight(&self, at: &ValueRef, found: Error) -> Result<()> {
+        match is_readable(&self.files.data, at).await {
+            true => Ok(()),
+            false => Err(found),
+        }
     }
 
     /// The entry of a record; `None` if its bytes were still in flight.
@@ -464,7 +476,9 @@ impl Replay<'_> {
                 Ok(bytes) => {
                     LogEntry::from_body(id, &bytes, Some(at.clone())).ok_or_else(unreadable)?
                 }
-                Err(_) if in_flight => return Ok(None),
+                Err(error) if in_flight => {
+                    return self.cut_in_flight(at, error).await.map(|()| None);
+                }
                 Err(error) => {
                     self.unreadable.insert((group, id.index), error);
                     let (meta, values) = (Bytes::new(), Box::default());
