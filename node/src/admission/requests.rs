@@ -12,7 +12,6 @@ use super::memory::{Account, Budget, Charge, ConnectionFlow};
 use super::refusal;
 use crate::config::Limits;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -112,14 +111,25 @@ pub fn check_length(declared: usize, most: usize) -> Result<(), Status> {
     if declared > most { Err(refusal::message_too_long(declared, most)) } else { Ok(()) }
 }
 
-/// The charges of a stream's messages that have arrived, from the transport to the service.
+/// The charge of a stream's message that has arrived and is not decoded yet, from the transport to
+/// the service.
 #[derive(Clone, Default)]
-pub struct Arrived(Arc<Mutex<VecDeque<(Charge, usize)>>>);
+pub struct Arrived(Arc<Mutex<Option<(Charge, usize)>>>);
 
 impl Arrived {
-    /// Adds the charge of a message of this length.
-    pub fn put(&self, charge: Charge, length: usize) {
-        self.0.lock().push_back((charge, length));
+    /// A message of this length has arrived. A stream is read one message after the other. The story: a
+    /// call that takes one message was sent empty ones for ever; all were read before the call was
+    /// looked at, and what was noted of each took the memory of the node.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the one before is not decoded: the call takes no other.
+    pub fn put(&self, charge: Charge, length: usize) -> Result<(), Status> {
+        let mut waits = self.0.lock();
+        if waits.is_some() {
+            return Err(Status::invalid_argument("this call takes one message"));
+        }
+        *waits = Some((charge, length));
+        Ok(())
     }
 
     /// The next message was decoded, to so many bytes beside its own. Returns its charge.
@@ -127,7 +137,7 @@ impl Arrived {
     /// # Errors
     /// OVERLOADED if they do not fit: it is to be dropped.
     pub fn decoded(&self, bytes: usize) -> Result<Option<Charge>, Status> {
-        let Some((mut charge, length)) = self.0.lock().pop_front() else { return Ok(None) };
+        let Some((mut charge, length)) = self.0.lock().take() else { return Ok(None) };
         match charge.settle(length + bytes) {
             true => Ok(Some(charge)),
             false => Err(refusal::requests_overloaded("their operations take too much memory")),
@@ -237,7 +247,7 @@ mod tests {
         let arrived = Arrived::default();
         let arrives = |length| {
             let charge = accounts.requests.try_admit(arriving_bytes(length)).expect("it fits");
-            arrived.put(charge, length);
+            arrived.put(charge, length).expect("none waits");
         };
         arrives(100);
         let charge = arrived.decoded(50).expect("it fits");

@@ -54,7 +54,8 @@ pub(super) async fn get(
         let Some(charge) = admit_value(inner, caller, &request.key, end).await? else {
             return Ok(None);
         };
-        let (replica, key) = (inner.replica.clone(), request.key.clone());
+        // Not a part of the whole message: a read that is given up goes on alone.
+        let (replica, key) = (inner.replica.clone(), Bytes::copy_from_slice(&request.key));
         let (found, mut charge) =
             to_its_end(charge, async move { replica.get(&key).await }).await?;
         // A repair waits for other members, and then looks the key up once more.

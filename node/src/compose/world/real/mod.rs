@@ -164,13 +164,13 @@ pub(in crate::compose) async fn serve_clients(
             receive.service(Sending::awaited(operator, &under_way), (STREAM_BYTES, OPERATOR_BYTES)),
         )
         .add_service(
-            receive.service(Sending::unawaited(health_service), (PROBE_STREAM_BYTES, PROBE_BYTES)),
+            receive.probe(Sending::unawaited(health_service), (PROBE_STREAM_BYTES, PROBE_BYTES)),
         );
     match probes::reflection() {
         Ok(reflection) => {
             let reflection = reflection.max_decoding_message_size(PROBE_BYTES);
             router = router.add_service(
-                receive.service(Sending::unawaited(reflection), (PROBE_STREAM_BYTES, PROBE_BYTES)),
+                receive.probe(Sending::unawaited(reflection), (PROBE_STREAM_BYTES, PROBE_BYTES)),
             );
         }
         Err(error) => warn!(%error, "gRPC reflection is not served"),

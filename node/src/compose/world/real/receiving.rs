@@ -52,7 +52,13 @@ impl Receive {
         service: S,
         (stream_bytes, most_bytes): (usize, usize),
     ) -> Receiving<S> {
-        Receiving { service, stream_bytes, most_bytes, receive: self.clone() }
+        Receiving { service, stream_bytes, most_bytes, decodes: true, receive: self.clone() }
+    }
+
+    /// The same for a service that is not ours, and does not say when it has decoded a message: that
+    /// is charged until it has arrived.
+    pub(super) fn probe<S>(&self, service: S, bytes: (usize, usize)) -> Receiving<S> {
+        Receiving { decodes: false, ..self.service(service, bytes) }
     }
 }
 
@@ -62,6 +68,8 @@ pub(super) struct Receiving<S> {
     service: S,
     stream_bytes: usize,
     most_bytes: usize,
+    /// Whether it takes over the charge of each message that has arrived.
+    decodes: bool,
     receive: Receive,
 }
 
@@ -91,9 +99,11 @@ where
             let status = refusal::requests_overloaded("too many streams are open");
             return Either::Left(ready(Ok(status.into_http())));
         };
-        let arrived = Arrived::default();
+        let arrived = self.decodes.then(Arrived::default);
         request.extensions_mut().insert(Arc::new(stream));
-        request.extensions_mut().insert(arrived.clone());
+        if let Some(arrived) = &arrived {
+            request.extensions_mut().insert(arrived.clone());
+        }
         let limits = (self.most_bytes, self.receive.time);
         let request = request.map(|body| Body::new(Arriving::new(body, account, arrived, limits)));
         Either::Right(self.service.call(request))
@@ -124,7 +134,8 @@ fn header_bytes(request: &http::Request<Body>) -> usize {
 struct Arriving<B> {
     body: B,
     account: Account,
-    arrived: Arrived,
+    /// Who takes the charge over of a message that has arrived; nobody of a probe's.
+    arrived: Option<Arrived>,
     /// The most bytes of a message, and how long it may take.
     limits: (usize, Duration),
     /// The bytes of the present message's header so far, its length, and what is missing of it.
@@ -144,7 +155,12 @@ struct Arriving<B> {
 type Waits = Pin<Box<dyn Future<Output = Result<Charge, NotAdmitted>> + Send>>;
 
 impl<B> Arriving<B> {
-    fn new(body: B, account: Account, arrived: Arrived, limits: (usize, Duration)) -> Arriving<B> {
+    fn new(
+        body: B,
+        account: Account,
+        arrived: Option<Arrived>,
+        limits: (usize, Duration),
+    ) -> Arriving<B> {
         Arriving {
             body,
             account,
@@ -217,8 +233,9 @@ impl<B> Arriving<B> {
         let piece = self.piece.take();
         if self.missing == 0 && piece.is_some() {
             self.end = None;
-            if let Some(charge) = self.charge.take() {
-                self.arrived.put(charge, self.length);
+            let charge = self.charge.take();
+            if let Some((charge, arrived)) = charge.zip(self.arrived.as_ref()) {
+                arrived.put(charge, self.length)?;
             }
         }
         Poll::Ready(Ok(piece))
@@ -318,7 +335,7 @@ mod tests {
             let (sender, frames) = mpsc::unbounded_channel();
             let arrived = Arrived::default();
             let account = budget.account(Arc::default());
-            let body = Arriving::new(Sent(frames), account, arrived.clone(), (MOST, time));
+            let body = Arriving::new(Sent(frames), account, Some(arrived.clone()), (MOST, time));
             Stream { sender, body, arrived }
         }
 
@@ -366,12 +383,13 @@ mod tests {
         while taken < bytes.len() {
             taken += stream.taken().await;
             charged.push((taken, held(&budget)));
+            if taken == 105 {
+                stream.served();
+                charged.push((taken, held(&budget)));
+            }
         }
         let (first, second) = (arriving_bytes(100), arriving_bytes(50));
-        let both = first + second;
-        assert_eq!(charged, [(3, 0), (60, first), (105, first), (107, first), (160, both)]);
-        stream.served();
-        assert_eq!(held(&budget), second);
+        assert_eq!(charged, [(3, 0), (60, first), (105, first), (105, 0), (107, 0), (160, second)]);
         stream.served();
         assert_eq!(held(&budget), 0);
     }
@@ -437,6 +455,28 @@ mod tests {
         assert_eq!(held(&budget), 0);
     }
 
+    /// The story: all messages of a call that takes one were read before the call was looked at. Empty
+    /// ones cost nothing, and what was noted of each took the memory of the node.
+    #[tokio::test]
+    async fn a_call_that_takes_one_message_ends_with_the_second_one() {
+        let budget = Budget::new(64 << 20);
+        let mut stream = Stream::of(&budget, TIME);
+        stream.send(&message(0).repeat(1000));
+        assert_eq!(stream.taken().await, HEADER_BYTES);
+        let error = stream.next().await.expect_err("a second message");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        // Nobody says when a probe's message is decoded.
+        let (sender, frames) = mpsc::unbounded_channel();
+        let account = budget.account(Arc::default());
+        let body = Arriving::new(Sent(frames), account, None, (MOST, TIME));
+        let mut probe = Stream { sender, body, arrived: Arrived::default() };
+        probe.send(&message(100).repeat(1000));
+        for _ in 0..1000 {
+            assert_eq!(probe.taken().await, 105);
+            assert_eq!(held(&budget), 0);
+        }
+    }
+
     #[tokio::test]
     async fn a_stranger_waits_for_no_more_than_it_can_ever_have() {
         let budget = Budget::new(1 << 20);
@@ -444,6 +484,7 @@ mod tests {
         stream.body.account = stream.body.account.clone().owned_by(Owner::Stranger(0));
         stream.send(&message(100));
         assert_eq!(stream.taken().await, 105);
+        stream.served();
         stream.send(&message(100_000));
         let error = stream.next().await.expect_err("more than a stranger has");
         assert_eq!(error.code(), tonic::Code::ResourceExhausted);
@@ -459,8 +500,12 @@ mod tests {
         for part in [&two[..50], &two[50..90], &two[90..160]] {
             stream.send(part);
         }
+        let mut taken = 0;
         for _ in 0..4 {
-            stream.taken().await;
+            taken += stream.taken().await;
+            if taken == 105 {
+                stream.served();
+            }
             ends.push(stream.body.end.as_ref().map(|end| end.deadline()));
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -482,9 +527,9 @@ mod tests {
             let mut taken = 0;
             while taken < bytes.len() {
                 taken += stream.taken().await;
-            }
-            for _ in 0..4 {
-                stream.served();
+                if [5, 11, 49, 61].contains(&taken) {
+                    stream.served();
+                }
             }
             assert_eq!(held(&budget), 0, "{step}");
         }
