@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
@@ -194,7 +195,11 @@ impl PendingCalls {
         }
     }
 
+    /// Fails what was sent: the I/O error below the status may be one of a connection that was not made.
     fn fail(self, status: &Status) {
+        let (code, details) = (status.code(), Bytes::copy_from_slice(status.details()));
+        let metadata = status.metadata().clone();
+        let status = Status::with_details_and_metadata(code, status.message(), details, metadata);
         for reply in self.replies.into_values() {
             let _ = reply.send(Err(status.clone()));
         }

@@ -124,8 +124,20 @@ impl Client {
     where
         F: Future<Output = Result<T, Status>>,
     {
+        let attempts = Attempts::new(target, self.deadline).without_effect();
+        self.ask(attempts, message, call).await
+    }
+
+    pub(crate) async fn ask<M, T, F>(
+        &self,
+        mut attempts: Attempts,
+        message: impl Fn() -> M,
+        call: impl Fn(Stub, M, Duration) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let pool = &self.pool;
-        let mut attempts = Attempts::new(target, self.deadline);
         loop {
             let (node, connection) = attempts.connection(pool).await?;
             let failure = match attempts.call(pool, &node, &connection, message(), &call).await {
@@ -136,7 +148,7 @@ impl Client {
                 Failure::Refused(error) => return Err(error.clone()),
                 // Another node may have the value intact. Each is asked once.
                 Failure::Unreadable(message)
-                    if target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
+                    if attempts.target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
                 {
                     return Err(Error::ValueUnreadable {
                         key: Bytes::new(),

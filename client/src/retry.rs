@@ -28,9 +28,24 @@ const LAST_ATTEMPT: Duration = Duration::from_millis(10);
 /// for a while.
 const FREE_HOPS: u32 = 3;
 
+/// When a request makes its client stay with the generation that it named.
+///
+/// The story: a fresh client's first read went to a node that an earlier generation had left over. The
+/// node served nobody, and the client refused the cluster that was made anew, until it was restarted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    /// Never: nodes of any generation answer it.
+    Never,
+    /// Once it was served: it has no effect.
+    Served,
+    /// Also when its outcome is unknown.
+    Sent,
+}
+
 /// The attempts of one request.
 pub(crate) struct Attempts {
-    target: Target,
+    pub(crate) target: Target,
+    stays: Stays,
     deadline: Instant,
     failures: u32,
     cursor: Option<usize>,
@@ -49,6 +64,7 @@ impl Attempts {
     pub(crate) fn new(target: Target, deadline: Duration) -> Self {
         Attempts {
             target,
+            stays: Stays::Sent,
             deadline: Instant::now() + deadline,
             failures: 0,
             cursor: None,
@@ -59,6 +75,16 @@ impl Attempts {
             last: None,
             answer_within: Duration::ZERO,
         }
+    }
+
+    /// The same, for a request without an effect.
+    pub(crate) fn without_effect(self) -> Self {
+        Attempts { stays: Stays::Served, ..self }
+    }
+
+    /// The same, for a request that nodes of any generation answer.
+    pub(crate) fn of_any_generation(self) -> Self {
+        Attempts { stays: Stays::Never, ..self }
     }
 
     /// The same, for a call whose answer may take so long.
@@ -333,7 +359,9 @@ impl Attempts {
         }
         let status = match answer {
             Ok(response) => {
-                stays()?;
+                if self.stays != Stays::Never {
+                    stays()?;
+                }
                 pool.succeeded(self.target, node);
                 return Ok(response);
             }
@@ -343,7 +371,7 @@ impl Attempts {
         if let Failure::Lost { why, .. } | Failure::NotSent(why) = &mut failure {
             why.insert_str(0, &format!("{}: ", node.address()));
         }
-        if failure.may_have_effect().is_some() {
+        if failure.may_have_effect().is_some() && self.stays == Stays::Sent {
             stays()?;
         }
         match &failure {

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::node::Stub;
 use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
+use crate::retry::Attempts;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::shown::{of_node, some_of_node};
 use crate::types::Member;
@@ -267,7 +268,8 @@ impl Client {
     /// Asks a node for a new `Hello`.
     pub(crate) async fn hello(&self) -> Result<(), Error> {
         let call = |mut stub: Stub, (), timeout| async move { stub.hello(timeout).await };
-        let hello = self.read(Target::Any, || (), call).await?;
+        let attempts = Attempts::new(Target::Any, self.deadline).of_any_generation();
+        let hello = self.ask(attempts, || (), call).await?;
         self.pool.learn("(a connected node)", hello)
     }
 }

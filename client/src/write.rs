@@ -183,6 +183,12 @@ impl Write {
                 Err(failure) => failure,
             };
             match &failure {
+                // The client has come to stay with another generation than the one that this was sent
+                // to.
+                Failure::Refused(error @ Error::ClusterMismatch { .. }) => {
+                    self.in_doubt = Some(error.to_string());
+                    return Err(error.clone());
+                }
                 Failure::Refused(error) => return Err(self.refused(error.clone())),
                 // If an earlier attempt is in doubt, its result may still become known when there
                 // is space again.

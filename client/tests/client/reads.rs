@@ -218,6 +218,26 @@ async fn a_client_that_met_only_blank_nodes_learns_the_generation_before_it_is_s
     assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
 }
 
+/// The story: a node that an earlier generation had left over was asked first. It served nobody, and
+/// the client refused the cluster that was made anew, until it was restarted.
+#[tokio::test]
+async fn neither_a_read_that_failed_nor_a_look_at_the_members_binds_to_a_generation() {
+    let (theirs, ours) = (Cluster::new("test"), Cluster::new("test"));
+    let (left_over, anew) = (Node::start(&theirs).await, Node::start(&ours).await);
+    left_over.knows(&[&left_over, &anew]);
+    left_over.belongs_to(3);
+    anew.knows(&[&anew]);
+    anew.belongs_to(7);
+    left_over.always(refuse(Reason::Stopped));
+    let client = options(&[&left_over]).connect().await.unwrap();
+    assert_eq!(client.get("a").await.unwrap(), None);
+    client.put("a", "1").await.unwrap();
+    left_over.always(not_leader(&anew.address));
+    let client = options(&[&left_over]).connect().await.unwrap();
+    client.members().await.unwrap();
+    assert_eq!(client.get("a").await.unwrap().unwrap().value, "1");
+}
+
 #[tokio::test]
 async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
     let cluster = Cluster::new("test");

@@ -1,5 +1,7 @@
 //! Writes find the leader and are applied once, or their outcome is reported as unknown.
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 use crate::fake::{Cluster, Node, Step, WAIT_LIMIT, dead, not_leader, options, refuse};
 use cairn_client::proto::{self, error_detail::Reason};
@@ -398,4 +400,28 @@ async fn many_writes_at_once_over_several_connections_are_each_applied_once() {
     let puts = (0..200u8).map(|i| client.put(vec![i], "1"));
     futures::future::try_join_all(puts).await.unwrap();
     assert_eq!(cluster.applied(), 200);
+}
+
+/// The story: while a write was under way, the client came to stay with a node that an earlier generation
+/// had left over. The write was answered, and the client said that it was not applied.
+#[tokio::test]
+async fn a_write_that_was_served_by_another_generation_than_the_clients_is_not_said_to_have_failed()
+{
+    let (theirs, ours) = (Cluster::new("test"), Cluster::new("test"));
+    let (left_over, anew) = (Node::start(&theirs).await, Node::start(&ours).await);
+    anew.knows(&[&anew, &left_over]);
+    anew.belongs_to(7);
+    left_over.knows(&[&left_over]);
+    left_over.belongs_to(3);
+    let told = Arc::new(Notify::new());
+    anew.plays([Step::ServeLater(told.clone())]);
+    let client = options(&[&anew]).connect().await.unwrap();
+    let write = send(&client, "a");
+    received(&anew, 1).await;
+    client.statuses().await;
+    assert_eq!(client.get_stale("a").await.unwrap(), None);
+    assert_eq!(left_over.reads.lock().unwrap().len(), 1);
+    told.notify_one();
+    let outcome = write.await.unwrap();
+    assert!(matches!(outcome, Err(Error::OutcomeUnknown { .. })), "{outcome:?}");
 }

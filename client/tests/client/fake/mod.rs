@@ -37,6 +37,8 @@ pub enum Step {
     Hang,
     /// Serves the request.
     Serve,
+    /// Serves the request when it is told to.
+    ServeLater(Arc<tokio::sync::Notify>),
 }
 
 pub fn refuse(reason: Reason) -> Step {
@@ -199,6 +201,10 @@ impl Node {
         let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
         match step.unwrap_or(Step::Serve) {
             Step::Serve => Ok(Response::new(serve())),
+            Step::ServeLater(told) => {
+                told.notified().await;
+                Ok(Response::new(serve()))
+            }
             Step::Break => Err(Status::unavailable("the connection broke")),
             Step::ApplyAndBreak => {
                 serve();
