@@ -6,16 +6,20 @@ use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
 use crate::durability::LocalMember;
 use crate::storage::Raft;
-use crate::transport;
+use crate::transport::{self, Answer};
 use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
 use openraft::{RaftMetrics, RaftState, ServerState};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A transferee may lack this many entries: it catches up within a moment.
 const TRANSFEREE_BEHIND: u64 = 1000;
+
+/// Where leadership could as well stay, the transferee may be behind by the entries of this time.
+pub(crate) const CATCHES_UP: Duration = Duration::from_millis(200);
 
 /// How long a member may take to answer whether it may lead, and at least to lead.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
@@ -28,6 +32,39 @@ const STEP_TIMEOUTS: u32 = 2;
 
 /// How long a hand-over may take that an operator asks for.
 pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
+
+/// To whom leadership is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// To the voter with the most up-to-date log: this member should not lead on.
+    Best,
+    /// To one that stores entries soon after this member, of which leadership could as well stay.
+    Near,
+    /// To this one.
+    Voter(NodeId),
+}
+
+/// Who stores entries soon after this leader. From a hand-over on the leader takes no writes, until
+/// the next one has stored all that this one has: so it must have had, at some moment, all that was
+/// there [`CATCHES_UP`] before.
+pub(crate) struct Near {
+    due: Option<u64>,
+    since: runtime::Instant,
+}
+
+impl Near {
+    pub(crate) fn new() -> Near {
+        Near { due: None, since: runtime::now() }
+    }
+
+    pub(crate) fn has(&mut self, metrics: &RaftMetrics<TypeConfig>, voter: NodeId) -> bool {
+        if self.due.is_none() || self.since + CATCHES_UP < runtime::now() {
+            (self.due, self.since) = (metrics.last_log_index, runtime::now());
+        }
+        let stored = metrics.replication.as_ref().and_then(|all| all.get(&voter)?.as_ref());
+        stored.map(|id| id.index()) >= self.due
+    }
+}
 
 /// Who leads, if known.
 pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
@@ -55,13 +92,13 @@ fn transferees(metrics: &RaftMetrics<TypeConfig>) -> Vec<NodeId> {
 }
 
 /// If this member leads, asks a member that can take over to do so, and waits until it has, `limit`
-/// or a little longer. Saves the cluster an election timeout. `to`: to this voter, or to none.
+/// or a little longer. Saves the cluster an election timeout.
 ///
 /// Only a member that says that it may lead is asked: openraft takes no proposals on a leader that
 /// began to hand over, until another one is elected. The story: the one with the most up-to-date
 /// log was recovering and refused; the leader could no longer log the records that ended the
 /// recovery of the others, and nobody could be elected.
-pub(crate) async fn hand_over(member: &LocalMember, to: Option<NodeId>, limit: Duration) {
+pub(crate) async fn hand_over(member: &LocalMember, to: To, limit: Duration) {
     let until = runtime::now() + limit;
     let turn = member.handing_over.clone().lock_owned();
     let Some(turn) = runtime::timeout(limit, turn).await else { return };
@@ -172,27 +209,52 @@ pub(crate) async fn another_leader(
     runtime::timeout(limit, known).await
 }
 
-/// The best voter that says that it may lead. A leader of this moment does not know yet what the
-/// others hold, so it looks again. `None`: this member does not lead, or there is no other voter.
-async fn transferee(member: &LocalMember, to: Option<NodeId>) -> Option<NodeId> {
+/// The best voter that says that it may lead, once a majority says that it may vote. A leader of this
+/// moment does not know yet what the others hold, so it looks again. `None`: this member does not
+/// lead, or there is no other voter.
+///
+/// The story of the majority: three of five voters had lost power, and the leader was asked to give
+/// leadership away. It was given up with the first vote; those that came back recovered, needed a
+/// leader, and could not elect one.
+async fn transferee(member: &LocalMember, to: To) -> Option<NodeId> {
+    let mut near = Near::new();
     loop {
-        let mut candidates = with_metrics(&member.raft, |metrics| {
+        let (mut candidates, configurations) = with_metrics(&member.raft, |metrics| {
             let others = metrics.membership_config.voter_ids().any(|id| id != metrics.id);
-            (metrics.state == ServerState::Leader && others).then(|| transferees(metrics))
+            if metrics.state != ServerState::Leader || !others {
+                return None;
+            }
+            let mut candidates = transferees(metrics);
+            match to {
+                To::Best => {}
+                To::Near => candidates.retain(|id| near.has(metrics, *id)),
+                To::Voter(voter) => candidates.retain(|id| *id == voter),
+            }
+            Some((candidates, metrics.membership_config.membership().get_joint_config().clone()))
         })?;
-        candidates.retain(|id| to.is_none_or(|to| to == *id));
-        let asked = candidates.iter().map(|id| async move { (*id, may_lead(member, *id).await) });
-        let answers = join_all(asked).await;
-        if let Some((transferee, _)) = answers.into_iter().find(|(_, may)| *may) {
-            return Some(transferee);
+        let own = member.identity.id();
+        let voters: BTreeSet<NodeId> = configurations.iter().flatten().copied().collect();
+        let asked = voters.into_iter().filter(|id| *id != own);
+        let asked = asked.map(|id| async move { (id, answer(member, id).await) });
+        let answers: BTreeMap<NodeId, Answer> =
+            join_all(asked).await.into_iter().filter_map(|(id, one)| Some((id, one?))).collect();
+        let active = answers.iter().filter(|(_, one)| !one.recovering).map(|(id, _)| *id);
+        let votes: BTreeSet<NodeId> = active.chain(member.gate.is_open().then_some(own)).collect();
+        let elects =
+            |voters: &BTreeSet<NodeId>| voters.intersection(&votes).count() > voters.len() / 2;
+        candidates.retain(|id| answers.get(id).is_some_and(|one| one.may_lead));
+        if let Some(transferee) = candidates.first()
+            && configurations.iter().all(elects)
+        {
+            return Some(*transferee);
         }
         runtime::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether a member says that it may take over leadership: it is active, and not drained. One that
-/// does not answer soon does not keep the leader from asking another.
-async fn may_lead(member: &LocalMember, asked: NodeId) -> bool {
+/// What a member says of itself. One that does not answer soon does not keep the leader from asking
+/// another.
+async fn answer(member: &LocalMember, asked: NodeId) -> Option<Answer> {
     let answer = transport::ask(&member.identity, &member.addresses, asked);
-    runtime::timeout(ANSWER_LIMIT, answer).await.flatten().is_some_and(|answer| answer.may_lead)
+    runtime::timeout(ANSWER_LIMIT, answer).await.flatten()
 }

@@ -1,5 +1,6 @@
 //! Recovery in place: how a member that may have lost acknowledged entries becomes active again.
 
+use super::leadership::To;
 use super::{LocalMember, leadership};
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::raft_metrics::with_metrics;
@@ -103,7 +104,7 @@ impl LocalMember {
             }
             if leading.is_some() && !self.gate.may_campaign(node) && !is_candidate {
                 // It won an election while its gate was closing.
-                leadership::hand_over(&self, None, WAIT_LIMIT).await;
+                leadership::hand_over(&self, To::Best, WAIT_LIMIT).await;
             }
             if let Some((leader, vote)) = self.gate.pending_leader() {
                 asked = self

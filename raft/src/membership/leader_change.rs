@@ -6,6 +6,7 @@ use super::step;
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
+use crate::durability::leadership::{CATCHES_UP, Near, To};
 use crate::durability::{LocalMember, leadership};
 use crate::transport;
 use openraft::ServerState;
@@ -13,9 +14,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A voter that is named to lead may be behind by the entries of this time.
-const CATCHES_UP: Duration = Duration::from_millis(200);
 
 impl Reconciler {
     /// Has the voter of `to`, or the best one, lead. Returns who leads then.
@@ -43,7 +41,7 @@ impl Reconciler {
             );
         }
         let limit = leadership::HAND_OVER_LIMIT;
-        leadership::hand_over(&self.member, to, limit).await;
+        leadership::hand_over(&self.member, to.map_or(To::Best, To::Voter), limit).await;
         // The new leader is known with its first message.
         let (leader, _) = leadership::another_leader(&self.member, limit).await.ok_or_else(|| {
             ChangeError::Refused(
@@ -59,22 +57,14 @@ impl Reconciler {
     }
 
     /// A leader of this moment has not heard of every voter yet, so it looks again for a while.
-    ///
-    /// From the hand-over on the leader takes no writes, until the next one has stored all that this one has.
-    /// So it must have had, at some moment, all that was there [`CATCHES_UP`] before.
     async fn until_fit_to_lead(&self, voter: NodeId) -> Result<(), ChangeError> {
         let LocalMember { raft, config, progress, identity, addresses, .. } = &*self.member;
         let timeout = Duration::from_millis(config.election_min_ms);
         let until = runtime::now() + Duration::from_millis(config.election_max_ms);
-        let mut due = (None, runtime::now());
+        let mut near = Near::new();
         loop {
             let metrics = with_metrics(raft, Clone::clone);
-            if due.0.is_none() || due.1 + CATCHES_UP < runtime::now() {
-                due = (metrics.last_log_index, runtime::now());
-            }
-            let replication = metrics.replication.as_ref();
-            let stored = replication.and_then(|all| all.get(&voter).cloned().flatten());
-            let near = stored.map(|id| id.index()) >= due.0;
+            let near = near.has(&metrics, voter);
             let healthy = self.ack_modes.healthy(&metrics, progress, timeout).contains(&voter);
             let answer = transport::ask(identity, addresses, voter).await;
             let reason = match answer.map(|answer| answer.may_lead) {
@@ -105,7 +95,7 @@ impl Reconciler {
         if leaves != self.member.identity.id() {
             return Ok(());
         }
-        leadership::hand_over(&self.member, None, leadership::HAND_OVER_LIMIT).await;
+        leadership::hand_over(&self.member, To::Best, leadership::HAND_OVER_LIMIT).await;
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         match metrics.state {
             ServerState::Leader => refused(

@@ -8,6 +8,7 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{Reply, TypeConfig};
 use crate::core::{codec, runtime};
+use crate::durability::leadership::To;
 use crate::durability::{AckModes, LocalMember, leadership};
 use crate::storage::modes::first_mode;
 use crate::transport::PendingJoin;
@@ -251,7 +252,7 @@ impl Reconciler {
             return false;
         }
         let limit = Duration::from_millis(self.member.config.election_max_ms);
-        leadership::hand_over(&self.member, None, limit).await;
+        leadership::hand_over(&self.member, To::Best, limit).await;
         with_metrics(&self.member.raft, |metrics| metrics.state != ServerState::Leader)
     }
 

@@ -11,6 +11,7 @@ use crate::core::ids::{GROUP, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
+use crate::durability::leadership::To;
 use crate::durability::{LocalMember, leadership};
 use cairn_engine::{EngineStatus, LogBounds, LogId};
 use openraft::ServerState;
@@ -152,15 +153,16 @@ impl Maintenance {
         let leads = with_metrics(raft, |metrics| metrics.state == ServerState::Leader);
         if leads && engine.status().stalled {
             tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
-            leadership::hand_over(&self.member, None, limit).await;
+            leadership::hand_over(&self.member, To::Best, limit).await;
         }
         if leads && self.member.kept_from_leading().is_some() {
-            // It won an election that began before it was drained, or before its stop.
-            leadership::hand_over(&self.member, None, limit).await;
+            // It won an election that began before it was drained, or before its stop; or nobody else
+            // was elected. Then it is the best leader there is, until another one is near.
+            leadership::hand_over(&self.member, To::Near, limit.saturating_mul(2)).await;
         }
         if repairer.take_unreadable_for_long() {
             tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
-            leadership::hand_over(&self.member, None, limit).await;
+            leadership::hand_over(&self.member, To::Best, limit).await;
         }
     }
 

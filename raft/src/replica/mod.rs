@@ -25,6 +25,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
 use crate::core::version::Versions;
+use crate::durability::leadership::To;
 use crate::durability::{Drain, LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
 use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::{Modes, first_mode};
@@ -412,7 +413,7 @@ impl Replica {
         }
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if !time.is_zero() && leads() {
-            leadership::hand_over(member, None, leadership::HAND_OVER_LIMIT).await;
+            leadership::hand_over(member, To::Best, leadership::HAND_OVER_LIMIT).await;
             // Not before another one leads: perhaps no other one may, and nobody did then.
             let limit = Duration::from_millis(member.config.election_max_ms);
             if leads() || leadership::another_leader(member, limit).await.is_none() {
@@ -523,7 +524,7 @@ impl Replica {
             return;
         }
         let limit = Duration::from_millis(member.config.election_max_ms);
-        leadership::hand_over(member, None, limit).await;
+        leadership::hand_over(member, To::Best, limit).await;
         if !leads() {
             // With its first message the new leader is known, and clients can be sent to it.
             leadership::another_leader(member, limit).await;

@@ -40,8 +40,28 @@ async fn a_leader_goes_on_while_no_other_member_says_that_it_may_lead() {
         })
         .await;
     let limit = Duration::from_millis(500);
-    crate::durability::leadership::hand_over(&leader.inner.member, None, limit).await;
+    leadership::hand_over(&leader.inner.member, To::Best, limit).await;
     takes_a_write(leader).await;
+}
+
+/// The story: three of five voters had lost power, and the leader was asked to give leadership away. It
+/// was given up with the first vote for the transferee. The three recovered, for which they needed a
+/// leader, and the two could not elect one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_leads_on_while_no_majority_says_that_it_may_vote() {
+    let members = Members::of(5, |_| 60_000).await;
+    let leader = members.leader();
+    let term = leader.status().term;
+    let others = || members.replicas.iter().filter(|one| one.node_id() != leader.node_id());
+    let recover: Vec<&Replica> = others().take(3).collect();
+    recover.iter().for_each(|one| assert!(one.inner.member.gate.close()));
+    let limit = Duration::from_millis(700);
+    leadership::hand_over(&leader.inner.member, To::Best, limit).await;
+    assert!(leads(leader) && leader.status().term == term, "{:?}", leader.status());
+    recover.iter().for_each(|one| one.inner.member.gate.open());
+    leadership::hand_over(&leader.inner.member, To::Best, Duration::from_secs(20)).await;
+    let other = |one: &Replica| (one.node_id() != leader.node_id() && leads(one)).then_some(());
+    members.until("another leads", other).await;
 }
 
 fn put() -> Command {

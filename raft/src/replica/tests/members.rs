@@ -20,8 +20,13 @@ impl Members {
 
     /// A member campaigns after this many milliseconds, by its slot.
     pub(super) async fn with_elections(after: impl Fn(u16) -> u64) -> Members {
+        Members::of(3, after).await
+    }
+
+    /// So many members.
+    pub(super) async fn of(count: u16, after: impl Fn(u16) -> u64) -> Members {
         let bind = |_| TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let incoming: Vec<TcpIncoming> = (1..=3).map(bind).collect();
+        let incoming: Vec<TcpIncoming> = (1..=count).map(bind).collect();
         let peer = |one: &TcpIncoming| one.local_addr().unwrap().to_string();
         let address =
             |one: &TcpIncoming| MemberAddress { peer: peer(one), client: "client:1".into() };
