@@ -3,7 +3,9 @@
 //!
 //! What holds here: nothing is decided while a majority of the voters can be had, this node's own
 //! directory counted; a survivor that answers and holds a longer log is not passed over, nor one that
-//! was made anew already. Until an operator accepts, not one byte of the directory changes, whatever is
+//! was made anew already; nor while any node that the log or the configuration names serves this
+//! cluster. All that is asked again when an operator has decided, and when a copy was made: members may
+//! have come back meanwhile. Until an operator accepts, not one byte of the directory changes, whatever is
 //! damaged in it; and of what is damaged a copy is kept.
 
 use super::confirm::confirm;
@@ -11,8 +13,8 @@ use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes, tell};
 use super::server_options::ServerOptions;
 use anyhow::bail;
-use cairn_client::Options;
 use cairn_client::proto::generation_text;
+use cairn_client::{Error, NodeStatus, Options};
 use cairn_engine::LogId;
 use cairn_node::config::NodeConfig;
 use cairn_node::{Environment, survey_stopped};
@@ -58,6 +60,8 @@ struct Left {
     /// The other voters that answer under their own identity.
     answers: Vec<Answer>,
     missing: Vec<String>,
+    /// Nodes of this cluster, whatever their identities, that serve clients: they hear a leader.
+    serving: Vec<String>,
 }
 
 /// What another voter says of its log.
@@ -86,8 +90,12 @@ async fn decide(
     output: &Output,
 ) -> anyhow::Result<Exit> {
     let damage = engine.damage().map(|damage| damage.to_string());
-    let left = survey(config, Survivor::of(engine)?, damage, engine.generation()).await?;
-    left.check()?;
+    let survivor = Survivor::of(engine)?;
+    let look = async || {
+        let left = survey(config, survivor.clone(), damage.clone(), engine.generation()).await;
+        left.check().map(|()| left)
+    };
+    let left = look().await?;
     if !args.accept_data_loss {
         output.either(|| left.to_json(None), || left.explained())?;
         return Ok(Exit::Unavailable);
@@ -99,6 +107,8 @@ async fn decide(
         if !confirm(&question, "add --yes")? {
             bail!("nothing was changed");
         }
+        // The question may have waited for hours.
+        look().await?;
     }
     let copy = match engine.begin(!args.without_copy).await {
         Err(error) if left.damage.is_some() && !args.without_copy => bail!(
@@ -106,6 +116,8 @@ async fn decide(
         ),
         begun => begun?,
     };
+    // The copy of a large directory takes long.
+    look().await?;
     let generation = rand::random_range(1..=u32::MAX);
     force_new_cluster(engine, own_address(config, &left.survivor), generation).await?;
     let text = generation_text(generation);
@@ -143,18 +155,19 @@ async fn survey(
     survivor: Survivor,
     damage: Option<String>,
     generation: u32,
-) -> anyhow::Result<Left> {
-    let (mut answers, mut missing) = (Vec::new(), Vec::new());
+) -> Left {
+    let (mut answers, mut missing, mut serving) = (Vec::new(), Vec::new(), Vec::new());
+    let mut saw = |status: &NodeStatus, address: &str| {
+        if status.cluster == config.cluster && status.leader.is_some() && status.not_ready.is_none()
+        {
+            serving.push(format!("{} at {address}", NodeId::from_u64(status.node_id)));
+        }
+    };
     for (id, address) in survivor.voters.iter().filter(|(id, _)| **id != survivor.id) {
-        let options = Options::new([address.client.clone()]).deadline(NODE_TIMEOUT);
-        let options = match config.tls_files() {
-            Some(files) => options.tls(files.ca, files.certificate, files.key),
-            None => options,
-        };
-        let status = match options.build() {
-            Ok(client) => client.status(&address.client).await,
-            Err(error) => Err(error),
-        };
+        let status = ask(config, &address.client).await;
+        if let Ok(status) = &status {
+            saw(status, &address.client);
+        }
         match status {
             Ok(status) if status.node_id == id.as_u64() => answers.push(Answer {
                 id: *id,
@@ -170,7 +183,24 @@ async fn survey(
             Err(error) => missing.push(format!("{id} at {}: {error}", address.client)),
         }
     }
-    Ok(Left { survivor, damage, generation, answers, missing })
+    // Members may have moved, or have been replaced, since this node heard of them last.
+    let known = |address: &str| survivor.voters.values().any(|voter| voter.client == address);
+    let configured = config.members.iter().filter(|(slot, _)| **slot != config.slot);
+    for (_, address) in configured.filter(|(_, address)| !known(&address.client)) {
+        if let Ok(status) = ask(config, &address.client).await {
+            saw(&status, &address.client);
+        }
+    }
+    Left { survivor, damage, generation, answers, missing, serving }
+}
+
+async fn ask(config: &NodeConfig, address: &str) -> Result<NodeStatus, Error> {
+    let options = Options::new([address.to_owned()]).deadline(NODE_TIMEOUT);
+    let options = match config.tls_files() {
+        Some(files) => options.tls(files.ca, files.certificate, files.key),
+        None => options,
+    };
+    options.build()?.status(address).await
 }
 
 impl Left {
@@ -213,6 +243,13 @@ impl Left {
             bail!(
                 "{there} of {voters} voters are there, this one counted: a majority is not lost. Start this node; if no member \
                  can be elected then, `cairn unsafe-recovery` says why"
+            );
+        }
+        if !self.serving.is_empty() {
+            bail!(
+                "the cluster serves its clients: ask {}. A second cluster would be made beside it. Start this node, or give it an \
+                 empty directory and `join`",
+                self.serving.join(" and ")
             );
         }
         let own = self.survivor.last_log.map(|last| (last.term, last.index));
@@ -325,6 +362,7 @@ mod tests {
             generation: 0,
             answers: answers.iter().map(answer).collect(),
             missing: Vec::new(),
+            serving: Vec::new(),
         }
     }
 
@@ -388,6 +426,15 @@ mod tests {
             "{refused}"
         );
         assert!(refused.contains("Nothing was changed"), "{refused}");
+    }
+
+    /// The story: all other members of a survivor's log had been replaced while it was stopped, and their
+    /// successors served the cluster. Nobody answered by a name that the log had.
+    #[test]
+    fn a_cluster_that_is_served_by_whomever_is_not_made_anew() {
+        let serving = vec!["4.1 at b:7400".to_owned()];
+        let refused = Left { serving, ..left(&[&[1, 2, 3]], &[]) }.check().unwrap_err();
+        assert!(refused.to_string().contains("ask 4.1 at b:7400"), "{refused}");
     }
 
     #[test]
