@@ -120,14 +120,19 @@ async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew()
 async fn put_small(cluster: &Cluster, first: usize) -> (usize, Error) {
     const BATCH: usize = 100;
     let client = cluster.client();
-    for from in (first..1_000_000).step_by(BATCH) {
+    let mut from = first;
+    while from < 1_000_000 {
         let mut batch = client.batch();
         for number in from..from + BATCH {
             batch = batch.put(format!("{number:016}"), small(number));
         }
-        let Err(error) = batch.commit().await else { continue };
+        let Err(error) = batch.commit().await else {
+            from += BATCH;
+            continue;
+        };
         assert!(matches!(error, Error::StorageFull { .. }), "{error}");
-        // What is too much for a batch may still take a few keys.
+        // What is too much for a batch may still take a few keys. If it takes all of them, a
+        // checkpoint has made room, and the batch is due again.
         for number in 0..10 * BATCH {
             if let Err(error) = client.put(format!("last-{from}-{number}"), small(from)).await {
                 return (from, error);
