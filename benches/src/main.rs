@@ -61,6 +61,8 @@ enum Command {
     Experiments(commands::experiments::Arguments),
     /// The engine's key index against other ordered maps with cheap copies.
     Index(commands::index::Arguments),
+    /// Large puts by many more clients than there is room for, beside the usual number.
+    Overload(commands::overload::Arguments),
     /// The engine beside RocksDB, redb, fjall and files, in one run.
     Peers(commands::peers::Arguments),
     /// Power cuts of one machine under load, by `cargo lossy`. Needs root.
@@ -82,6 +84,7 @@ impl Command {
             Command::Amplification(arguments) => &arguments.disk,
             Command::Cluster(arguments) => &arguments.disk,
             Command::Experiments(arguments) => &arguments.disk,
+            Command::Overload(arguments) => &arguments.disk,
             Command::Peers(arguments) => &arguments.disk,
             Command::Syscalls(arguments) => &arguments.disk,
             // The machines' folders are in the temporary directory.
@@ -154,6 +157,7 @@ async fn measure(command: Command) -> anyhow::Result<report::Report> {
         Command::Experiments(arguments) => commands::experiments::run(arguments).await,
         Command::Index(arguments) => commands::index::run(arguments).await,
         Command::Lossy(arguments) => commands::lossy::run(arguments).await,
+        Command::Overload(arguments) => commands::overload::run(arguments).await,
         Command::Peers(arguments) => commands::peers::run(arguments).await,
         Command::Syscalls(arguments) => commands::syscalls::run(arguments).await,
         Command::Table(arguments) => commands::table::run(&arguments),

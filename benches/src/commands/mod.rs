@@ -7,6 +7,7 @@ pub mod engine;
 pub mod experiments;
 pub mod index;
 pub mod lossy;
+pub mod overload;
 pub mod peers;
 pub mod restart;
 pub mod syscalls;

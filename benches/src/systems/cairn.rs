@@ -207,11 +207,14 @@ impl CairnCluster {
         self.nodes.iter().map(CairnNode::pid).collect()
     }
 
+    /// Where clients reach the nodes.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.client_address.clone()).collect()
+    }
+
     /// A new client with its own connections.
     pub async fn client(&self) -> Result<Client> {
-        let endpoints: Vec<String> =
-            self.nodes.iter().map(|node| node.client_address.clone()).collect();
-        let options = Options::new(endpoints);
+        let options = Options::new(self.endpoints());
         let options = match self.tls.clone() {
             Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
             None => options,
