@@ -2,8 +2,8 @@
 //!
 //! | word | allows |
 //! |---|---|
-//! | `read`, `read:PREFIX` | gets and lists of all keys, or of those with the prefix |
-//! | `write`, `write:PREFIX` | puts, deletes and checks of them, and reads |
+//! | `read`, `read:PREFIX` | gets, lists and checks of all keys, or of those with the prefix |
+//! | `write`, `write:PREFIX` | puts and deletes of them, and reads |
 //! | `operator` | every call of the operator's service; no keys |
 //!
 //! In a prefix, `%` and two hexadecimal digits stand for a byte.

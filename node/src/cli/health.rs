@@ -1,6 +1,7 @@
 //! `cairn health`: whether the cluster is well enough for what an operator is about to do.
 
 use super::ConnectOptions;
+use super::connect::time;
 use super::exit::{Exit, UsageError};
 use super::members::slot;
 use super::output::{Output, table_with_notes};
@@ -25,7 +26,7 @@ pub(crate) struct HealthArgs {
     slot: Option<u16>,
 
     /// Ask until the answer is yes, for at most this long
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
 
     #[command(flatten)]
