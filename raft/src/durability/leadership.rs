@@ -1,5 +1,6 @@
 //! Who leads, the transferee, and handing leadership over.
 
+pub(crate) use super::member::HAND_OVER_LIMIT;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
@@ -29,9 +30,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// So many of the longest election timeouts are between two steps towards a refused term: time for an
 /// election.
 const STEP_TIMEOUTS: u32 = 2;
-
-/// How long a hand-over may take that an operator asks for.
-pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
 
 /// To whom leadership is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

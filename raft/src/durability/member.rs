@@ -1,6 +1,5 @@
 //! This member, as the tasks beside openraft see it.
 
-use super::leadership::HAND_OVER_LIMIT;
 use super::{CheckQuorum, EpochRecords, Gate, Lag};
 use crate::core::config::ReplicaConfig;
 use crate::core::runtime;
@@ -15,6 +14,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How long a hand-over may take that an operator asks for.
+pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A drained member that has heard no leader for so many of the longest election timeouts campaigns:
 /// others have had time for some elections. At least for two hand-overs, in which a leader is silent.

@@ -7,7 +7,7 @@
 //!
 //! [`InFlightAppends`] decides which answers openraft may see.
 
-use super::connection::{Client, deliver_duplicate};
+use super::connection::{Client, deliver_duplicate, transfer_time};
 use super::link::Link;
 use super::messages;
 use super::peer::Snapshots;
@@ -19,6 +19,7 @@ use crate::core::{convert, proto, runtime};
 use futures::future::{Either, ready, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
+use prost::Message;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -80,6 +81,7 @@ struct InFlightAppend {
     without_entry: bool,
     /// How many snapshot transfers to the follower had ended when it was sent.
     snapshots: u64,
+    bytes: usize,
 }
 
 /// What openraft may conclude from an answer.
@@ -100,8 +102,14 @@ impl InFlightAppends {
         self.0.is_empty()
     }
 
-    fn sent(&mut self, without_entry: bool, snapshots: &Snapshots) {
-        self.0.push_back(InFlightAppend { without_entry, snapshots: snapshots.ended() });
+    fn sent(&mut self, without_entry: bool, bytes: usize, snapshots: &Snapshots) {
+        self.0.push_back(InFlightAppend { without_entry, snapshots: snapshots.ended(), bytes });
+    }
+
+    /// How long the answer to the oldest request may take, beside the usual time: a large one is on its
+    /// way for longer.
+    fn transfer_time(&self) -> Duration {
+        transfer_time(self.0.front().map_or(0, |oldest| oldest.bytes as u64))
     }
 
     /// The oldest request is answered. Returns what the answer means; `None` if no request is in
@@ -175,13 +183,12 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     }
 
     async fn step(&mut self) -> Result<Step, Status> {
+        let limit = self.link.answer_timeout + self.unanswered.transfer_time();
         let answer = self.answers.next();
         let request = match &mut self.requests {
             Some((requests, _)) if self.unanswered.len() < WINDOW => requests.next(),
             _ => {
-                return waited(self.link.answer_timeout, self.since, answer)
-                    .await
-                    .map(Step::Answer);
+                return waited(limit, self.since, answer).await.map(Step::Answer);
             }
         };
         let either = async {
@@ -192,7 +199,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         };
         match self.unanswered.is_empty() {
             true => Ok(either.await),
-            false => waited(self.link.answer_timeout, self.since, either).await,
+            false => waited(limit, self.since, either).await,
         }
     }
 
@@ -200,8 +207,10 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         if self.unanswered.is_empty() {
             self.since = runtime::now();
         }
-        self.unanswered.sent(request.entries.is_empty(), &self.link.peer.snapshots);
+        let without_entry = request.entries.is_empty();
         let message = self.link.append(request, self.first_sent);
+        let bytes = message.encoded_len();
+        self.unanswered.sent(without_entry, bytes, &self.link.peer.snapshots);
         self.first_sent = true;
         // The window is as large as the channel; if it is closed, the answers end.
         if let Some((_, outlet)) = &self.requests {
@@ -256,7 +265,6 @@ mod tests {
     use crate::core::ids::NodeId;
     use crate::core::types::RaftLogId;
     use crate::transport::terms::Terms;
-    use prost::Message;
 
     /// The story: request E1 is answered while the follower still follows this leader. Then the
     /// follower votes for another candidate, and the leader asks, without an entry, whether the
@@ -276,14 +284,16 @@ mod tests {
         let snapshots = Snapshots::default();
         for (requests, expected) in table {
             let mut unanswered = InFlightAppends::default();
-            requests.iter().for_each(|without_entry| unanswered.sent(*without_entry, &snapshots));
+            requests
+                .iter()
+                .for_each(|without_entry| unanswered.sent(*without_entry, 0, &snapshots));
             let counts: Vec<bool> = std::iter::from_fn(|| unanswered.answered(&snapshots))
                 .map(|meaning| meaning.counts)
                 .collect();
             assert_eq!(counts, expected, "{requests:?}");
         }
         let mut unanswered = InFlightAppends::default();
-        unanswered.sent(ENTRIES, &snapshots);
+        unanswered.sent(ENTRIES, 0, &snapshots);
         let meaning = unanswered.answered(&snapshots);
         assert!(
             meaning.is_some_and(|meaning| meaning.counts),
@@ -303,7 +313,7 @@ mod tests {
         };
         let mut unanswered = InFlightAppends::default();
         for without_entry in [true, true, false, true] {
-            unanswered.sent(without_entry, &snapshots);
+            unanswered.sent(without_entry, 0, &snapshots);
         }
         assert_eq!(void(&mut unanswered), Some(false));
         let sending = snapshots.begin();
@@ -315,7 +325,7 @@ mod tests {
             "openraft itself knows which requests with entries are outdated"
         );
         assert_eq!(void(&mut unanswered), Some(true), "sent before the snapshot");
-        unanswered.sent(true, &snapshots);
+        unanswered.sent(true, 0, &snapshots);
         assert_eq!(void(&mut unanswered), Some(false), "sent after it");
     }
 

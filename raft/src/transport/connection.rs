@@ -20,6 +20,9 @@ use tonic::{Code, Response, Status};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit for an answer outside of openraft.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A slower link between members is as good as none: a message has the time that this rate needs,
+/// beside what an answer may take.
+const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -81,6 +84,12 @@ pub(super) fn deliver_duplicate<M, F>(
     });
 }
 
+/// How long so many bytes may be on their way. The story: a value that took longer than an answer may
+/// take was sent from its beginning again and again, and nothing was committed behind it.
+pub(super) fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_BYTES_PER_SECOND)
+}
+
 /// Connects to the member of `slot`, or to any, at `address` for one call with a time limit.
 pub(super) async fn call_at<A, F>(
     tls: Option<&Tls>,
@@ -91,8 +100,22 @@ pub(super) async fn call_at<A, F>(
 where
     F: Future<Output = Result<Response<A>, Status>> + Send,
 {
+    call_for_bytes(tls, slot, address, 0, call).await
+}
+
+/// The same, for an answer of so many bytes.
+pub(super) async fn call_for_bytes<A, F>(
+    tls: Option<&Tls>,
+    slot: Option<u16>,
+    address: &str,
+    bytes: u64,
+    call: impl FnOnce(Client) -> F,
+) -> Result<A, Status>
+where
+    F: Future<Output = Result<Response<A>, Status>> + Send,
+{
     let client = connect(tls, slot, address).map_err(Status::invalid_argument)?;
-    let answer = runtime::timeout(ANSWER_TIMEOUT, call(client)).await;
+    let answer = runtime::timeout(ANSWER_TIMEOUT + transfer_time(bytes), call(client)).await;
     Ok(answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner())
 }
 

@@ -1,7 +1,7 @@
 //! Asking the other members for the bytes of a value.
 
 use super::addresses::Addresses;
-use super::connection::call_at;
+use super::connection::call_for_bytes;
 use super::identity::PeerIdentity;
 use crate::core::ids::NodeId;
 use crate::core::proto;
@@ -55,7 +55,8 @@ async fn fetch_value(
         length: extent.at.len,
         key: Bytes::copy_from_slice(key),
     };
-    let answer = call_at(identity.tls(), Some(peer.slot()), address, |mut client| async move {
+    let (tls, bytes) = (identity.tls(), u64::from(extent.at.len));
+    let answer = call_for_bytes(tls, Some(peer.slot()), address, bytes, |mut client| async move {
         client.fetch_value(request).await
     })
     .await;

@@ -3,6 +3,9 @@
 use super::*;
 use crate::storage::tests::engine_of;
 use openraft::ServerState;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -25,9 +28,21 @@ impl Members {
 
     /// So many members.
     pub(super) async fn of(count: u16, after: impl Fn(u16) -> u64) -> Members {
+        Members::over(None, count, after).await
+    }
+
+    /// The same, over links of which each connection carries so many bytes a second to a member.
+    pub(super) async fn over(
+        bytes_per_second: Option<u64>,
+        count: u16,
+        after: impl Fn(u16) -> u64,
+    ) -> Members {
         let bind = |_| TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let incoming: Vec<TcpIncoming> = (1..=count).map(bind).collect();
-        let peer = |one: &TcpIncoming| one.local_addr().unwrap().to_string();
+        let peer = |one: &TcpIncoming| {
+            let address = one.local_addr().unwrap();
+            bytes_per_second.map_or(address, |rate| slow_link(address, rate)).to_string()
+        };
         let address =
             |one: &TcpIncoming| MemberAddress { peer: peer(one), client: "client:1".into() };
         let addresses: BTreeMap<u16, MemberAddress> =
@@ -71,6 +86,12 @@ impl Members {
         waited.unwrap_or_else(|| panic!("never: {what}"))
     }
 
+    /// The leader, when there is one.
+    pub(super) async fn leader_now(&self) -> &Replica {
+        let number = self.until("a leader", |one| leads(one).then(|| one.node_id())).await;
+        self.replicas.iter().find(|one| one.node_id() == number).unwrap()
+    }
+
     pub(super) fn leader(&self) -> &Replica {
         self.replicas.iter().find(|one| leads(one)).unwrap()
     }
@@ -78,4 +99,33 @@ impl Members {
 
 pub(super) fn leads(replica: &Replica) -> bool {
     with_metrics(&replica.inner.member.raft, |metrics| metrics.state == ServerState::Leader)
+}
+
+/// Where connections are taken that carry so many bytes a second to this address.
+fn slow_link(to: SocketAddr, bytes_per_second: u64) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
+    tokio::spawn(async move {
+        while let Ok((taken, _)) = listener.accept().await {
+            tokio::spawn(carry(taken, to, bytes_per_second));
+        }
+    });
+    address
+}
+
+async fn carry(taken: TcpStream, to: SocketAddr, bytes_per_second: u64) -> std::io::Result<()> {
+    let (mut from, mut back) = taken.into_split();
+    let (mut answers, mut into) = TcpStream::connect(to).await?.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
+    let mut piece = vec![0; 16 << 10];
+    loop {
+        let count = from.read(&mut piece).await?;
+        if count == 0 {
+            return into.shutdown().await;
+        }
+        into.write_all(&piece[..count]).await?;
+        runtime::sleep(Duration::from_micros(count as u64 * 1_000_000 / bytes_per_second)).await;
+    }
 }

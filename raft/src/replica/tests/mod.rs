@@ -21,6 +21,7 @@ mod damaged;
 mod generation;
 mod hand_over;
 mod members;
+mod slow_links;
 mod terms;
 mod versions;
 
