@@ -107,10 +107,18 @@ fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
     match filesystem {
         Some(filesystem) if filesystem.sync_dropped().is_some() => Flush::Dropped,
         Some(filesystem) if filesystem.flush_suppressed().is_some() => Flush::Suppressed,
+        _ if layers.iter().any(gets_no_flushes) => Flush::Suppressed,
         Some(filesystem) if filesystem.kind == FilesystemKind::CopyOnWrite => Flush::Unseen,
         _ if layers.iter().any(may_ignore_syncs) => Flush::Unseen,
         _ => Flush::Sent,
     }
+}
+
+/// A drive with a volatile cache whose queue an operator has set to "write through": the kernel then
+/// sends it no flushes (Documentation/ABI/stable/sysfs-block, `write_cache`).
+fn gets_no_flushes(layer: &Layer) -> bool {
+    matches!(&layer.nvme, Some(Ok(facts)) if facts.volatile_cache)
+        && layer.queue.write_cache.as_deref() == Some("write through")
 }
 
 /// A disk of a hypervisor, or a ZFS volume.

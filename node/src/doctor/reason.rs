@@ -94,8 +94,9 @@ impl Reason {
                 "mount without the option `volatile`",
             ),
             Reason::FlushSuppressed => (
-                "the mount keeps syncs from emptying the device's cache, so not even a vote survives a power cut",
-                "mount without `nobarrier` (ext4: with `barrier=1`)",
+                "the mount, or the queue's `write_cache` set to `write through`, keeps syncs from emptying the device's \
+                 cache, so not even a vote survives a power cut",
+                "mount without `nobarrier` (ext4: with `barrier=1`), and leave `write back` in `queue/write_cache`",
             ),
             Reason::SyncUnseen => (
                 "it cannot be seen whether a sync reaches the medium: the host of a virtual disk may ignore it, and a \

@@ -224,7 +224,7 @@ fn each_single_flaw_refuses_device_and_is_named() {
     let overruled = flaw(&|facts| {
         facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(true, 4096)))
     });
-    assert_eq!(overruled, [Reason::VolatileCache]);
+    assert_eq!(overruled, [Reason::FlushSuppressed, Reason::VolatileCache]);
     let worn = NvmeFacts { backup_failed: true, ..reported(false, 4096) };
     let worn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(worn)));
     assert!(
