@@ -8,6 +8,7 @@ use cairn_engine::{
     Change, Engine, Error, Extent, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry,
     Options, Promise, SharedImage, Transition,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -303,8 +304,8 @@ fn a_neighbour_misread_during_a_repair_is_not_damaged() {
 }
 
 /// A disk whose journal carries a value that shares a block with another one, at its place by now;
-/// and that block. Nothing is synced by itself.
-async fn beside_a_carried_value() -> (Disk, u64) {
+/// that block, and the carried bytes in it. Nothing is synced by itself.
+async fn beside_a_carried_value() -> (Disk, u64, Range<usize>) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
     let engine = open_with(&disk, false, unsynced()).await.unwrap();
@@ -321,10 +322,11 @@ async fn beside_a_carried_value() -> (Disk, u64) {
     let carried = engine.values_of(GROUP, 0).unwrap().remove(0);
     let beside = engine.values_of(GROUP, 1).unwrap().remove(1);
     let block = carried.offset() / BLOCK as u64;
+    let bytes = place(&carried, 0)..place(&carried, 499) + 1;
     assert_eq!(block, beside.offset() / BLOCK as u64);
     drop(engine);
     disk.kill(|| 0);
-    (disk, block)
+    (disk, block, bytes)
 }
 
 fn unsynced() -> Options {
@@ -338,13 +340,14 @@ async fn reads_of_an_open(disk: &Disk) -> u64 {
     disk.core.lock().unwrap().reads
 }
 
-/// As above, for an open: it puts what the journal carries into the blocks as it reads them. A
-/// group commit that took along what waited shares a block with it.
+/// As above, for an open: it puts what the journal carries, and the block lacks, into the block as it
+/// reads it. A group commit that took along what waited shares a block with it.
 #[test]
 fn a_neighbour_misread_while_a_carried_value_is_put_at_its_place_is_not_damaged() {
     run(async {
-        let (disk, block) = beside_a_carried_value().await;
+        let (disk, block, carried) = beside_a_carried_value().await;
         let clean = disk.bytes(FileKind::Data);
+        disk.damage(FileKind::Data, |bytes| bytes[carried].fill(0));
         let reads = reads_of_an_open(&disk).await as u32;
         for reads_before in reads - 12..reads {
             let disk = disk.copy(geometry());
@@ -364,7 +367,7 @@ fn a_neighbour_misread_while_a_carried_value_is_put_at_its_place_is_not_damaged(
 #[test]
 fn a_neighbour_whose_read_never_returns_is_not_damaged() {
     run(async {
-        let (disk, _) = beside_a_carried_value().await;
+        let (disk, ..) = beside_a_carried_value().await;
         let clean = disk.bytes(FileKind::Data);
         let mut failed = 0;
         for reads_before in 0..reads_of_an_open(&disk).await {

@@ -78,6 +78,7 @@ impl Maintenance {
         let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
         let checkpointed = engine.checkpointed(GROUP);
         let bounds = engine.log_bounds(GROUP);
+        self.member.pinned.give_up_without_log(bounds.purged);
         let status = engine.status();
         let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
         // Small values take whole blocks, so a log within its byte limit may still fill the data

@@ -276,7 +276,14 @@ impl PinnedSnapshot {
 
     /// The pinned snapshot, if the log still continues where it ends.
     pub(super) fn get(&self, purged: Option<LogId>) -> Option<Arc<Outgoing>> {
-        self.live().filter(|outgoing| outgoing.applied() >= purged)
+        self.give_up_without_log(purged);
+        self.live()
+    }
+
+    /// A snapshot without the log behind it is of no use to a retry. The story: the receiver had died, and
+    /// the pin kept what was deleted from a full data area: no writes were taken for half a minute.
+    pub(crate) fn give_up_without_log(&self, purged: Option<LogId>) {
+        self.0.lock().take_if(|pin| pin.outgoing.applied() < purged);
     }
 
     /// The log after this entry must be kept for the transfer under way.
@@ -303,6 +310,20 @@ mod tests {
             entry: KeyEntry { version: LogId { term: 1, index: 1 }, value },
             value: (!held).then(|| Bytes::from(vec![0; len as usize])),
         }
+    }
+
+    #[tokio::test]
+    async fn a_pinned_snapshot_is_given_up_when_the_log_behind_it_is_purged() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = crate::storage::tests::engine(&folder).await;
+        let peers = Arc::new(crate::storage::repair::NoPeers);
+        let repairer = Arc::new(Repairer::new(engine.clone(), peers));
+        let pinned = PinnedSnapshot::default();
+        pinned.pin(&Arc::new(Outgoing::of(&engine, &Image::default(), &repairer)));
+        pinned.give_up_without_log(None);
+        assert!(pinned.get(None).is_some());
+        pinned.give_up_without_log(Some(LogId { term: 1, index: 1 }));
+        assert!(pinned.get(None).is_none());
     }
 
     #[test]
