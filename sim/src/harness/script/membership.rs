@@ -336,9 +336,15 @@ async fn drained_with_the_newest_entries(mut stage: Stage) -> Played {
     stage.start(&[behind]).await;
     stage.pass(1_000, 2_000).await;
     stage.reached_if(stage.leads(&[drained, behind]).is_none(), "nobody leads at first");
-    stage.until("the drained one leads", || stage.leads(&[drained]).is_some()).await?;
+    if stage.until("the drained one leads", || stage.leads(&[drained]).is_some()).await.is_err() {
+        let detail = format!("member {drained} alone has the newest entries, and is drained");
+        stage.fails("a drained member leads when nobody else is elected", detail);
+    }
     stage.reached("it leads, since nobody else is elected");
-    stage.until("another leader", || stage.leads(&[behind]).is_some()).await?;
+    if stage.until("another leader", || stage.leads(&[behind]).is_some()).await.is_err() {
+        let detail = format!("member {behind} has caught up, and {drained} is drained");
+        stage.fails("a drained member gives leadership away", detail);
+    }
     stage.reached("it gives leadership away");
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await?;
