@@ -79,7 +79,7 @@ fn sentence(
 ) -> String {
     let who = format!("slots {} {place}", listed(slots));
     let here = slots.len();
-    if here <= voters / 2 {
+    if here < cairn_raft::majority(voters) {
         return format!("{who}: when it loses power, {here} of {voters} voters do at once");
     }
     match mode {

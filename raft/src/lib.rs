@@ -43,6 +43,7 @@ pub use crate::core::config::ReplicaConfig;
 pub use crate::core::error::{Error, ReadError, WriteError};
 pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
 pub use crate::core::machine::Machine;
+pub use crate::core::quorum::{is_quorum, majority};
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
 pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};

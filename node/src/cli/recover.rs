@@ -237,9 +237,8 @@ impl Left {
         }
         let mut there: BTreeSet<NodeId> = self.answers.iter().map(|answer| answer.id).collect();
         there.insert(self.survivor.id);
-        let majority = |of: &BTreeSet<NodeId>| of.intersection(&there).count() > of.len() / 2;
-        let there = there.len();
-        if self.survivor.configurations.iter().all(majority) {
+        if cairn_raft::is_quorum(&self.survivor.configurations, &there) {
+            let there = there.len();
             bail!(
                 "{there} of {voters} voters are there, this one counted: a majority is not lost. Start this node; if no member \
                  can be elected then, `cairn unsafe-recovery` says why"

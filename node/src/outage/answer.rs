@@ -58,8 +58,7 @@ pub struct Membership {
 impl Membership {
     /// Whether these include a majority of each configuration.
     pub(super) fn is_quorum(&self, of: &BTreeSet<NodeId>) -> bool {
-        let (voters, among) = self.scarcest(of);
-        among > voters / 2
+        cairn_raft::is_quorum(&self.configurations, of)
     }
 
     /// The configuration in which these are furthest from a majority: its voters, and how many of
@@ -70,7 +69,7 @@ impl Membership {
             .iter()
             .map(|voters| (voters.len(), voters.intersection(of).count()));
         counts
-            .max_by_key(|(voters, among)| (voters / 2 + 1).saturating_sub(*among))
+            .max_by_key(|(voters, among)| cairn_raft::majority(*voters).saturating_sub(*among))
             .unwrap_or_default()
     }
 }

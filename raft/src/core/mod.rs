@@ -12,6 +12,7 @@ pub(crate) mod error;
 pub(crate) mod ids;
 pub(crate) mod machine;
 pub(crate) mod proto;
+pub(crate) mod quorum;
 pub(crate) mod raft_metrics;
 pub(crate) mod runtime;
 pub(crate) mod types;

@@ -18,6 +18,7 @@
 
 use super::LocalMember;
 use crate::core::ids::NodeId;
+use crate::core::quorum::majority;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
@@ -190,10 +191,12 @@ fn spare(metrics: &RaftMetrics<TypeConfig>, healthy: &BTreeSet<NodeId>) -> bool 
     if metrics.committed_membership_config.log_id() != metrics.membership_config.log_id() {
         return false;
     }
-    metrics.membership_config.membership().get_joint_config().iter().all(|voters| {
-        let majority = voters.len() / 2 + 1;
-        voters.intersection(healthy).count() > majority
-    })
+    metrics
+        .membership_config
+        .membership()
+        .get_joint_config()
+        .iter()
+        .all(|voters| voters.intersection(healthy).count() > majority(voters.len()))
 }
 
 #[cfg(test)]

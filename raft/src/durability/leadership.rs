@@ -2,17 +2,16 @@
 
 pub(crate) use super::member::HAND_OVER_LIMIT;
 use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::quorum::is_quorum;
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
 use crate::durability::LocalMember;
 use crate::storage::Raft;
-use crate::transport::{self, Answer};
-use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
 use openraft::{RaftMetrics, RaftState, ServerState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +25,9 @@ pub(crate) const CATCHES_UP: Duration = Duration::from_millis(200);
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest pause before all voters are asked again whether one may take over: a drained leader with
+/// nobody to take over asks for as long as it leads.
+const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 
 /// So many of the longest election timeouts are between two steps towards a refused term: time for an
 /// election.
@@ -208,14 +210,14 @@ pub(crate) async fn another_leader(
 }
 
 /// The best voter that says that it may lead, once a majority says that it may vote. A leader of this
-/// moment does not know yet what the others hold, so it looks again. `None`: this member does not
+/// moment does not know yet what the others hold, so it looks again, less and less often. `None`: this member does not
 /// lead, or there is no other voter.
 ///
 /// The story of the majority: three of five voters had lost power, and the leader was asked to give
 /// leadership away. It was given up with the first vote; those that came back recovered, needed a
 /// leader, and could not elect one.
 async fn transferee(member: &LocalMember, to: To) -> Option<NodeId> {
-    let mut near = Near::new();
+    let (mut near, mut pause) = (Near::new(), POLL_INTERVAL);
     loop {
         let (mut candidates, configurations) = with_metrics(&member.raft, |metrics| {
             let others = metrics.membership_config.voter_ids().any(|id| id != metrics.id);
@@ -230,29 +232,23 @@ async fn transferee(member: &LocalMember, to: To) -> Option<NodeId> {
             }
             Some((candidates, metrics.membership_config.membership().get_joint_config().clone()))
         })?;
-        let own = member.identity.id();
+        if candidates.is_empty() {
+            pause = POLL_INTERVAL;
+            runtime::sleep(pause).await;
+            continue;
+        }
         let voters: BTreeSet<NodeId> = configurations.iter().flatten().copied().collect();
-        let asked = voters.into_iter().filter(|id| *id != own);
-        let asked = asked.map(|id| async move { (id, answer(member, id).await) });
-        let answers: BTreeMap<NodeId, Answer> =
-            join_all(asked).await.into_iter().filter_map(|(id, one)| Some((id, one?))).collect();
+        let answers = member.answers_of(voters, ANSWER_LIMIT).await;
         let active = answers.iter().filter(|(_, one)| !one.recovering).map(|(id, _)| *id);
-        let votes: BTreeSet<NodeId> = active.chain(member.gate.is_open().then_some(own)).collect();
-        let elects =
-            |voters: &BTreeSet<NodeId>| voters.intersection(&votes).count() > voters.len() / 2;
+        let own = member.gate.is_open().then(|| member.identity.id());
+        let votes: BTreeSet<NodeId> = active.chain(own).collect();
         candidates.retain(|id| answers.get(id).is_some_and(|one| one.may_lead));
         if let Some(transferee) = candidates.first()
-            && configurations.iter().all(elects)
+            && is_quorum(&configurations, &votes)
         {
             return Some(*transferee);
         }
-        runtime::sleep(POLL_INTERVAL).await;
+        runtime::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// What a member says of itself. One that does not answer soon does not keep the leader from asking
-/// another.
-async fn answer(member: &LocalMember, asked: NodeId) -> Option<Answer> {
-    let answer = transport::ask(&member.identity, &member.addresses, asked);
-    runtime::timeout(ANSWER_LIMIT, answer).await.flatten()
 }

@@ -2,15 +2,18 @@
 
 use super::{CheckQuorum, EpochRecords, Gate, Lag};
 use crate::core::config::ReplicaConfig;
+use crate::core::ids::NodeId;
 use crate::core::runtime;
 use crate::storage::Raft;
 use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::PinnedSnapshot;
-use crate::transport::{Addresses, PeerIdentity, SnapshotReceiver};
+use crate::transport::{self, Addresses, Answer, PeerIdentity, SnapshotReceiver};
 use cairn_engine::Engine;
+use futures::future::join_all;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -115,6 +118,20 @@ impl LocalMember {
     /// How long an operator still keeps this member from leading.
     pub(crate) fn drained_for(&self) -> Option<Duration> {
         self.drain().map(|drain| drain.until - runtime::now().min(drain.until))
+    }
+
+    /// What the others of these members say of themselves. One that takes longer than this is left out.
+    pub(crate) async fn answers_of(
+        &self,
+        members: impl IntoIterator<Item = NodeId>,
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Answer> {
+        let others = members.into_iter().filter(|id| *id != self.identity.id());
+        let asked = others.map(|id| async move {
+            let answer = transport::ask(&self.identity, &self.addresses, id);
+            Some((id, runtime::timeout(limit, answer).await??))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     fn drain(&self) -> Option<Drain> {

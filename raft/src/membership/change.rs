@@ -16,6 +16,7 @@ use super::request::{ChangeError, Seen, refused};
 use super::seen::{alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::ids::NodeId;
+use crate::core::quorum::is_majority;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
@@ -284,14 +285,14 @@ impl Reconciler {
         joins: Option<NodeId>,
         after: &BTreeSet<NodeId>,
     ) -> Result<(), ChangeError> {
-        let answers = self.ask_members(&seen.metrics, ANSWER_LIMIT).await;
+        let answers = self.member.answers_of(seen.voters.iter().copied(), ANSWER_LIMIT).await;
         let answers_well = |id: &NodeId| {
             let answer = answers.get(id).is_some_and(|one| !one.recovering && !one.stopping);
             answer || *id == seen.metrics.id
         };
         let healthy: BTreeSet<NodeId> =
             seen.healthy.iter().copied().filter(answers_well).chain(joins).collect();
-        if step::is_majority(&healthy, after) {
+        if is_majority(after, &healthy) {
             return Ok(());
         }
         let missing: Vec<String> = after.difference(&healthy).map(ToString::to_string).collect();

@@ -8,10 +8,8 @@ use super::safe_to_stop::{Seen, Standing, obstacles};
 use super::seen::{caught_up, is_settled};
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
-use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use crate::transport::{self, Answer, StopVerdict};
-use futures::future::join_all;
+use crate::transport::StopVerdict;
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +24,8 @@ impl Reconciler {
         // Each answer asks all members, so one after another.
         let _one = self.surveying.lock().await;
         let before = with_metrics(&self.member.raft, Clone::clone);
-        let answers = self.ask_members(&before, ANSWER_LIMIT).await;
+        let answers =
+            self.member.answers_of(before.membership_config.voter_ids(), ANSWER_LIMIT).await;
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let leads = metrics.state == ServerState::Leader;
         if !leads || metrics.current_term != before.current_term {
@@ -70,21 +69,6 @@ impl Reconciler {
             true => Standing::Stopping,
             false => Standing::Healthy { may_lead: self.member.kept_from_leading().is_none() },
         }
-    }
-
-    /// What the other voters say that answer in time.
-    pub(super) async fn ask_members(
-        &self,
-        metrics: &RaftMetrics<TypeConfig>,
-        limit: Duration,
-    ) -> BTreeMap<NodeId, Answer> {
-        let member = &self.member;
-        let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
-        let asked = voters.map(|id| async move {
-            let answer = transport::ask(&member.identity, &member.addresses, id);
-            Some((id, runtime::timeout(limit, answer).await??))
-        });
-        join_all(asked).await.into_iter().flatten().collect()
     }
 }
 

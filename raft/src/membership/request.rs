@@ -2,8 +2,8 @@
 
 use super::reconciler::Reconciler;
 use super::seen::is_settled;
-use super::step;
 use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::quorum::is_majority;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{Membership, TypeConfig};
 use crate::durability::leadership;
@@ -68,7 +68,7 @@ impl Reconciler {
         let voters = voters.clone();
         let timeout = Duration::from_millis(self.member.config.election_min_ms);
         let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
-        if !step::is_majority(&healthy, &voters) {
+        if !is_majority(&voters, &healthy) {
             return Ok(Err("the leader has no contact with a majority of the voters".into()));
         }
         Ok(Ok(Seen { metrics, voters, healthy }))

@@ -7,8 +7,8 @@
 //! The story: a rolling restart went on to the next member while the one before copied a snapshot.
 //! Both were up, and neither could acknowledge for the other: for half a minute nobody took a write.
 
-use super::step::is_majority;
 use crate::core::ids::NodeId;
+use crate::core::quorum::{is_majority, majority};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -77,13 +77,13 @@ pub(super) fn obstacles(seen: &Seen<'_>, stopped: NodeId) -> Vec<String> {
     });
     let healthy: BTreeMap<NodeId, bool> = healthy.collect();
     let alive: BTreeSet<NodeId> = healthy.keys().copied().collect();
-    let broken = seen.configurations.iter().find(|voters| !is_majority(&alive, voters));
+    let broken = seen.configurations.iter().find(|voters| !is_majority(voters, &alive));
     if let Some(voters) = broken {
         why.push(format!(
             "{} of {} voters would be left that are reachable, active and caught up, and {} are needed",
             voters.intersection(&alive).count(),
             voters.len(),
-            voters.len() / 2 + 1
+            majority(voters.len())
         ));
         let unfit = remaining.filter(|(_, standing)| !matches!(standing, Standing::Healthy { .. }));
         why.extend(unfit.map(|(id, standing)| format!("member {id} {standing}")));

@@ -113,11 +113,6 @@ pub(super) fn learner_of(
     members.find(|id| id.slot() == slot && !voters.contains(id))
 }
 
-/// Whether these members could elect a leader and commit under a configuration of these voters.
-pub(super) fn is_majority(healthy: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
-    voters.intersection(healthy).count() > voters.len() / 2
-}
-
 /// The voter that a joining node may replace; the node itself if it votes.
 ///
 /// # Errors
