@@ -107,7 +107,6 @@ impl Replica {
                 "the command's keys exceed {MAX_META_BYTES} bytes"
             )));
         }
-        // Only the leader can judge its own capacity.
         let (leads, runs) = with_metrics(&self.inner.member.raft, |metrics| {
             (metrics.state == ServerState::Leader, metrics.running_state.is_ok())
         });
@@ -117,6 +116,13 @@ impl Replica {
         if self.inner.member.check_quorum.is_suspended() {
             return Err(WriteError::NoLeader);
         }
+        // Only a leader can judge its own capacity, and a write is proposed only with a reservation.
+        // What arrives in an election, at the member that wins it, has none.
+        if !leads {
+            let own = self.inner.member.identity.id();
+            let leader = with_metrics(&self.inner.member.raft, leadership::leader);
+            return Err(self.elsewhere(leader.filter(|(id, _)| *id != own), false).await);
+        }
         let lengths = || proposal.values.iter().map(|value| value.len() as u64);
         let need = Need {
             bytes,
@@ -125,10 +131,7 @@ impl Replica {
                 + Engine::applied_bytes(lengths(), proposal.meta.len())
                 + result_bytes,
         };
-        let proposed = leads
-            .then(|| self.inner.service.append_capacity.reserve_write(need))
-            .transpose()
-            .map_err(refused)?;
+        let proposed = self.inner.service.append_capacity.reserve_write(need).map_err(refused)?;
         // The caller may stop waiting; the reservation lasts until openraft is done with the
         // command.
         let (reply, answer) = Reply::pair(Box::new((proposed, held)));
@@ -150,17 +153,9 @@ impl Replica {
                 let hands_over = hands_over(&result);
                 match outcome(result) {
                     Err(WriteError::NotLeader { leader }) => {
-                        let next = self.next_leader(hands_over).await;
-                        Err(WriteError::NotLeader {
-                            leader: next.unwrap_or(self.at_present(leader)),
-                        })
+                        Err(self.elsewhere(Some(leader), hands_over).await)
                     }
-                    Err(WriteError::NoLeader) => {
-                        let next = self.next_leader(hands_over).await;
-                        Err(next.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader {
-                            leader,
-                        }))
-                    }
+                    Err(WriteError::NoLeader) => Err(self.elsewhere(None, hands_over).await),
                     done => done,
                 }
             }
@@ -191,6 +186,17 @@ impl Replica {
             }
             done => done,
         }
+    }
+
+    /// The refusal of a write that another member takes: this one, or the next.
+    async fn elsewhere(
+        &self,
+        leader: Option<(NodeId, MemberAddress)>,
+        hands_over: bool,
+    ) -> WriteError {
+        let next = self.next_leader(hands_over).await;
+        let leader = next.or_else(|| leader.map(|leader| self.at_present(leader)));
+        leader.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader { leader })
     }
 
     /// Who leads next, while this member hands leadership over or is being stopped. Waits until
