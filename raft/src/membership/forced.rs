@@ -12,7 +12,7 @@
 //!   synced behind all that the log holds, in a term above every vote and entry. A crash on the way
 //!   leaves a member that cannot be elected, and the same call goes on.
 
-use crate::core::codec;
+use crate::core::codec::{self, LogRecord};
 use crate::core::error::Error;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{Membership, Payload, Vote};
@@ -46,7 +46,8 @@ impl Survivor {
     /// What the directory of this engine says.
     ///
     /// # Errors
-    /// `State`, if what it holds cannot be read; `TooOld`, if a later release is needed for that.
+    /// `State`, if what it holds cannot be read, also what is not applied; `TooOld`, if the cluster's
+    /// version needs a later release.
     pub fn of(engine: &Engine) -> Result<Survivor, Error> {
         let own = engine.identity();
         let membership = last_membership(engine)?;
@@ -77,8 +78,10 @@ fn last_membership(engine: &Engine) -> Result<Membership, Error> {
         let Some((end, _)) = metas.last() else { break };
         next = end.index + 1;
         for (_, meta) in metas {
-            if let Some(found) = codec::membership_in(&meta).map_err(unreadable)? {
-                membership = found;
+            match LogRecord::of_members(&meta).map_err(unreadable)? {
+                Some(LogRecord::Membership(found)) => membership = found,
+                Some(LogRecord::Version(version)) => version::check(version)?,
+                _ => {}
             }
         }
     }

@@ -10,12 +10,13 @@ use super::peer_service::PeerService;
 use super::read_barrier::ReadBarrier;
 use super::scrub::Scrubber;
 use super::{Inner, Replica};
+use crate::core::codec::LogRecord;
 use crate::core::config::ReplicaConfig;
 use crate::core::error::Error;
 use crate::core::ids::GROUP;
 use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
-use crate::core::{codec, runtime, version};
+use crate::core::{runtime, version};
 use crate::durability::{
     AckModes, CheckQuorum, EpochRecords, Gate, Lag, LocalMember, Policy, ended_leader, leadership,
 };
@@ -90,7 +91,10 @@ fn of_log(engine: &Engine, error: impl std::fmt::Display) -> Error {
     let first = bounds.purged.map_or(0, |purged| purged.index + 1);
     let end = bounds.last.map_or(first, |last| last.index + 1);
     let metas = engine.read_metas(GROUP, first..end, usize::MAX);
-    let versions = metas.iter().filter_map(|(_, meta)| codec::decode_version(meta));
+    let versions = metas.iter().filter_map(|(_, meta)| match LogRecord::of_members(meta) {
+        Ok(Some(LogRecord::Version(version))) => Some(version),
+        _ => None,
+    });
     match versions.max().map(version::check) {
         Some(Err(too_old)) => too_old.into(),
         _ => Error::State(error.to_string()),

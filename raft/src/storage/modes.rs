@@ -14,7 +14,7 @@
 //!   waits for its sync, since an entry among it may ask for that;
 //! - this is the only place that tells the engine whether to wait.
 
-use crate::core::codec;
+use crate::core::codec::LogRecord;
 use crate::core::types::{Membership, Payload};
 use cairn_engine::{Engine, Mode};
 use parking_lot::Mutex;
@@ -95,7 +95,10 @@ pub(crate) fn too_few(membership: &Membership) -> bool {
 /// The least that an entry asks for.
 fn asked(payload: &Payload) -> Option<Mode> {
     match payload {
-        Payload::Normal(proposal) => codec::decode_mode(&proposal.meta),
+        Payload::Normal(proposal) => match LogRecord::of_members(&proposal.meta) {
+            Ok(Some(LogRecord::Mode(mode))) => Some(mode),
+            _ => None,
+        },
         // Anything but `replicated`.
         Payload::Membership(membership) => too_few(membership).then_some(Mode::Device),
         Payload::Blank => None,
@@ -209,8 +212,8 @@ fn needs_sync(own: Mode, binding: Mode, fast: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::codec::encode_mode;
     use crate::core::ids::{MemberAddress, NodeId};
-    use crate::core::types::Proposal;
     use crate::storage::tests::engine;
 
     async fn mode_in_force(own: Mode, last: Option<u64>) -> (ModeInForce, tempfile::TempDir) {
@@ -219,8 +222,7 @@ mod tests {
     }
 
     fn record(mode: Mode) -> Payload {
-        let Proposal { meta, values } = codec::encode_mode(mode);
-        Payload::Normal(Proposal { meta, values })
+        Payload::Normal(encode_mode(mode))
     }
 
     fn of(voters: u16) -> Membership {

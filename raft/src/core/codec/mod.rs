@@ -41,11 +41,6 @@ const CLUSTER_VERSION: u8 = 6;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
-const UNSAFE_RECOVERY_BYTES: usize = 9;
-const CLUSTER_VERSION_BYTES: usize = 9;
-/// As a release before versions logged it.
-const EPOCH_WITHOUT_VERSION_BYTES: usize = 25;
-const EPOCH_BYTES: usize = 33;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -55,6 +50,98 @@ const NONE: u8 = 0;
 const ABSENT: u8 = 1;
 const EXISTS: u8 = 2;
 const VERSION: u8 = 3;
+
+/// What an entry holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogRecord {
+    /// Nothing: a leader's first entry.
+    Blank,
+    /// A client's command.
+    Command(StoredCommand),
+    Membership(Membership),
+    /// An operator let this member lead, and so discarded what no member held any more.
+    UnsafeRecovery(NodeId),
+    /// A member began this boot.
+    Boot(NodeId, Boot),
+    /// The least that an acknowledgement means from now on.
+    Mode(Mode),
+    /// The cluster's version from now on, if every member runs it.
+    Version(u32),
+}
+
+impl LogRecord {
+    /// What openraft hands over to be applied.
+    ///
+    /// # Errors
+    /// The bytes are none that encoding produces, or of a later release.
+    pub(crate) fn of(payload: Payload) -> Result<LogRecord, Malformed> {
+        match payload {
+            Payload::Blank => Ok(LogRecord::Blank),
+            Payload::Membership(membership) => Ok(LogRecord::Membership(membership)),
+            Payload::Normal(proposal) => LogRecord::decode(&proposal.meta),
+        }
+    }
+
+    /// What an entry's meta says.
+    ///
+    /// # Errors
+    /// As [`LogRecord::of`].
+    pub(crate) fn decode(meta: &Bytes) -> Result<LogRecord, Malformed> {
+        match LogRecord::of_members(meta)? {
+            Some(record) => Ok(record),
+            None => decode_command(meta).map(LogRecord::Command),
+        }
+    }
+
+    /// What the members themselves logged; `None` for a client's command, which is not parsed.
+    ///
+    /// # Errors
+    /// As [`LogRecord::of`].
+    pub(crate) fn of_members(meta: &[u8]) -> Result<Option<LogRecord>, Malformed> {
+        let (kind, rest) = meta.split_first().ok_or(Malformed(UNREADABLE_ENTRY))?;
+        let record = match *kind {
+            COMMAND => return Ok(None),
+            BLANK => rest.is_empty().then_some(LogRecord::Blank),
+            MEMBERSHIP => {
+                let message =
+                    proto::Membership::decode(rest).map_err(|_| Malformed("no membership"))?;
+                Some(LogRecord::Membership(convert::membership_from_proto(message)?))
+            }
+            UNSAFE_RECOVERY => {
+                number(rest).map(|member| LogRecord::UnsafeRecovery(NodeId::from_u64(member)))
+            }
+            EPOCH => decode_boot(rest),
+            MODE => match rest {
+                [mode] => mode_from_number(u32::from(*mode)).map(LogRecord::Mode),
+                _ => None,
+            },
+            CLUSTER_VERSION => {
+                number(rest).and_then(|version| u32::try_from(version).ok()).map(LogRecord::Version)
+            }
+            _ => None,
+        };
+        record.map(Some).ok_or(Malformed(UNREADABLE_ENTRY))
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().map(u64::from_le_bytes).ok()
+}
+
+/// A release before versions logged neither version nor release.
+fn decode_boot(mut rest: &[u8]) -> Option<LogRecord> {
+    let mut number = || rest.try_get_u64_le().ok();
+    let member = NodeId::from_u64(number()?);
+    let epoch = BootEpoch { number: number()?, nonce: number()? };
+    let version = match rest.is_empty() {
+        true => 0,
+        false => u32::try_from(rest.try_get_u64_le().ok()?).ok()?,
+    };
+    let release = std::str::from_utf8(rest).ok()?;
+    let readable = release.is_empty() || Feature::Releases.is_known();
+    let boot = Boot { epoch, version, release: release.into() };
+    (readable && release.len() <= RELEASE_BYTES_MAX).then_some(LogRecord::Boot(member, boot))
+}
 
 /// A command as the state machine applies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,11 +231,6 @@ fn record(kind: u8, numbers: &[u64], text: &str) -> Proposal {
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
-/// Whether an entry's meta is an unsafe-recovery record.
-pub(crate) fn is_unsafe_recovery(meta: &[u8]) -> bool {
-    meta.len() == UNSAFE_RECOVERY_BYTES && meta.first() == Some(&UNSAFE_RECOVERY)
-}
-
 /// The boot-epoch record: a member began this boot.
 pub(crate) fn encode_boot(member: NodeId, boot: &Boot) -> Proposal {
     let Boot { epoch, version, release } = boot;
@@ -156,46 +238,15 @@ pub(crate) fn encode_boot(member: NodeId, boot: &Boot) -> Proposal {
     record(EPOCH, &numbers, release)
 }
 
-/// The member and boot of a boot-epoch record; `None` for another kind of entry.
-pub(crate) fn decode_boot(mut meta: &[u8]) -> Option<(NodeId, Boot)> {
-    let whole = meta.len() == EPOCH_WITHOUT_VERSION_BYTES || meta.len() >= EPOCH_BYTES;
-    if !whole || meta.get_u8() != EPOCH {
-        return None;
-    }
-    let member = NodeId::from_u64(meta.get_u64_le());
-    let epoch = BootEpoch { number: meta.get_u64_le(), nonce: meta.get_u64_le() };
-    let version = if meta.is_empty() { 0 } else { u32::try_from(meta.get_u64_le()).ok()? };
-    let release = std::str::from_utf8(meta).ok()?;
-    let readable = release.is_empty() || Feature::Releases.is_known();
-    let boot = Boot { epoch, version, release: release.into() };
-    (readable && release.len() <= RELEASE_BYTES_MAX).then_some((member, boot))
-}
-
 /// The version record: from now on the cluster's version is this one, if every member runs it.
 pub(crate) fn encode_version(version: u32) -> Proposal {
     record(CLUSTER_VERSION, &[u64::from(version)], "")
-}
-
-/// The version of a version record; `None` for another kind of entry.
-pub(crate) fn decode_version(mut meta: &[u8]) -> Option<u32> {
-    if meta.len() != CLUSTER_VERSION_BYTES || meta.get_u8() != CLUSTER_VERSION {
-        return None;
-    }
-    u32::try_from(meta.get_u64_le()).ok()
 }
 
 /// The mode record: the least that an acknowledgement means from now on.
 pub(crate) fn encode_mode(mode: Mode) -> Proposal {
     let meta = Bytes::copy_from_slice(&[MODE, mode_to_number(mode) as u8]);
     Proposal { meta, values: Vec::new() }
-}
-
-/// The mode of a mode record; `None` for another kind of entry.
-pub(crate) fn decode_mode(meta: &[u8]) -> Option<Mode> {
-    match meta {
-        [MODE, number] => mode_from_number(u32::from(*number)),
-        _ => None,
-    }
 }
 
 /// A mode as it is stored and sent.
@@ -214,16 +265,7 @@ pub(crate) fn mode_from_number(number: u32) -> Option<Mode> {
         .find(|mode| mode_to_number(*mode) == number)
 }
 
-/// Whether the members themselves proposed the entry: it holds no client's command.
-fn is_internal(meta: &[u8]) -> bool {
-    is_unsafe_recovery(meta)
-        || decode_boot(meta).is_some()
-        || decode_mode(meta).is_some()
-        || decode_version(meta).is_some()
-}
-
-/// The command of an entry's meta.
-pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
+fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let mut operations = Vec::new();
     let session = parse_command(meta, |kind, key, condition| {
         operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
@@ -312,26 +354,13 @@ fn encode_membership(membership: &Membership) -> Bytes {
 /// An entry's payload from meta and values. Does not check a command: that is done when it is
 /// applied, or by [`validate`].
 pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
-    match meta.first() {
-        Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
+    match LogRecord::of_members(&meta)? {
+        None => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
-        Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&(UNSAFE_RECOVERY | EPOCH | MODE | CLUSTER_VERSION)) if is_internal(&meta) => {
-            Ok(Payload::Normal(Proposal { meta, values }))
-        }
-        Some(&MEMBERSHIP) => {
-            let membership = membership_in(&meta)?.ok_or(Malformed("no membership"))?;
-            Ok(Payload::Membership(membership))
-        }
-        _ => Err(Malformed(UNREADABLE_ENTRY)),
+        Some(LogRecord::Blank) => Ok(Payload::Blank),
+        Some(LogRecord::Membership(membership)) => Ok(Payload::Membership(membership)),
+        Some(_) => Ok(Payload::Normal(Proposal { meta, values })),
     }
-}
-
-/// The membership of an entry's meta; `None` for another kind of entry.
-pub(crate) fn membership_in(meta: &[u8]) -> Result<Option<Membership>, Malformed> {
-    let Some((&MEMBERSHIP, rest)) = meta.split_first() else { return Ok(None) };
-    let message = proto::Membership::decode(rest).map_err(|_| Malformed("no membership"))?;
-    convert::membership_from_proto(message).map(Some)
 }
 
 /// Whether the engine can keep such a key.
@@ -347,7 +376,7 @@ pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malfo
     }
     let payload = decode_payload(meta, values)?;
     if let Payload::Normal(proposal) = &payload
-        && !is_internal(&proposal.meta)
+        && proposal.meta.first() == Some(&COMMAND)
     {
         let (mut puts, mut keys_fit) = (0, true);
         parse_command(&proposal.meta, |kind, key, _| {

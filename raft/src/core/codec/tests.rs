@@ -204,17 +204,18 @@ fn the_records_of_a_boot_and_of_the_clusters_version_have_these_bytes() {
     let numbers = [number(7), number(3), number(9), number(1)].concat();
     let written = [&[4], &numbers[..]].concat();
     assert_eq!(encode_boot(member, &boot("")).meta, written);
-    assert_eq!(decode_boot(&written), Some((member, boot(""))));
+    assert_eq!(LogRecord::of_members(&written), Ok(Some(LogRecord::Boot(member, boot("")))));
     assert_eq!(encode_version(2).meta, [&[6], &number(2)[..]].concat());
-    assert_eq!(decode_version(&encode_version(2).meta), Some(2));
+    assert_eq!(LogRecord::decode(&encode_version(2).meta), Ok(LogRecord::Version(2)));
     assert!(is_synced(&encode_version(2).meta) && !is_synced(&written));
 }
 
 #[test]
 fn a_boot_of_a_release_before_versions_has_version_0() {
     let written = [&[4], &[number(7), number(3), number(9)].concat()[..]].concat();
-    let read = decode_boot(&written).unwrap();
-    assert_eq!(read, (NodeId::from_u64(7), Boot { version: 0, ..boot("") }));
+    let read = LogRecord::of_members(&written).unwrap();
+    let boot = Boot { version: 0, ..boot("") };
+    assert_eq!(read, Some(LogRecord::Boot(NodeId::from_u64(7), boot)));
     assert!(validate(written.into(), vec![]).is_ok());
 }
 
@@ -222,7 +223,10 @@ fn a_boot_of_a_release_before_versions_has_version_0() {
 fn a_logged_release_is_read_by_a_build_that_knows_it_and_refused_by_one_before() {
     let written = encode_boot(NodeId::from_u64(7), &boot("1.2.3")).meta;
     match Feature::Releases.is_known() {
-        true => assert_eq!(decode_boot(&written), Some((NodeId::from_u64(7), boot("1.2.3")))),
+        true => {
+            let read = LogRecord::Boot(NodeId::from_u64(7), boot("1.2.3"));
+            assert_eq!(LogRecord::decode(&written), Ok(read));
+        }
         false => {
             let refusal = validate(written, vec![]).unwrap_err().to_string();
             assert!(refusal.contains("version 1 does not know this kind of entry"), "{refusal}");

@@ -1,7 +1,8 @@
 //! A survivor's directory when the machine loses power, or the process dies, at any operation.
 
 use super::*;
-use crate::core::types::{StoredMembership, raft_log_id};
+use crate::core::types::{Proposal, StoredMembership, raft_log_id};
+use bytes::Bytes;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
 use cairn_engine::{Geometry, Identity, KernelBootId, MemberState, Options, Transition};
 use parking_lot::Mutex;
@@ -182,8 +183,8 @@ fn is_new_cluster(engine: &Engine, generation: u32) -> bool {
     let metas = engine.read_metas(GROUP, last.index - 2..last.index + 1, 3);
     let [(begin, loss), (_, mode), _] = metas.as_slice() else { panic!("{metas:?}") };
     assert_eq!(begin.term, last.term, "one term for all three");
-    assert!(codec::is_unsafe_recovery(loss));
-    assert_eq!(codec::decode_mode(mode), Some(Mode::Sync));
+    assert!(matches!(LogRecord::decode(loss), Ok(LogRecord::UnsafeRecovery(_))));
+    assert_eq!(LogRecord::decode(mode), Ok(LogRecord::Mode(Mode::Sync)));
     true
 }
 
@@ -197,6 +198,28 @@ async fn a_survivor_knows_the_voters_of_the_last_membership_in_its_log() {
     );
     assert_eq!(survivor.configurations.len(), 1);
     assert_eq!((survivor.id, survivor.last_log), (node(1), Some(LAST)));
+}
+
+/// Such a directory is left for the release that can read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_whose_end_needs_a_later_release_makes_no_cluster() {
+    let next = LogId { index: LAST.index + 1, ..LAST };
+    let later = codec::encode_version(version::VERSION + 1);
+    let unknown = Proposal { meta: Bytes::from_static(&[200, 1]), values: Vec::new() };
+    for record in [later, unknown] {
+        let disk = Disk::of(survivor().await, usize::MAX);
+        let engine = open(&disk, 2).await;
+        append(&engine, next, Payload::Normal(record)).await;
+        let refused = [
+            Survivor::of(&engine).err().map(|error| error.to_string()),
+            force_new_cluster(&engine, address(), 7).await.err().map(|error| error.to_string()),
+        ];
+        for refused in refused {
+            let refused = refused.expect("a refusal");
+            assert!(refused.contains("later"), "{refused}");
+        }
+        assert_eq!((engine.generation(), engine.log_bounds(GROUP).last), (0, Some(next)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

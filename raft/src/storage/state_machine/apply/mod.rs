@@ -6,11 +6,11 @@
 use super::identities::{add_dropped, behind, log_boot};
 use super::image::{Image, UnsafeRecoveries};
 use super::sessions::SessionCheck;
-use crate::core::codec::{self, StoredCommand, StoredKind};
+use crate::core::codec::{LogRecord, StoredCommand, StoredKind};
 use crate::core::command::{OperationResult, Version, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
-use crate::core::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
+use crate::core::types::{Answer, Entry, RaftLogId, StoredMembership, engine_log_id};
 use crate::storage::modes::{allows_replicated, too_few};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, LogId, Mode, Transition};
@@ -55,76 +55,78 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
     /// Applies the next entry.
     pub(super) fn apply(&mut self, entry: Entry) -> Result<Answer, Malformed> {
         let id = engine_log_id(&entry.log_id);
-        let (changes, answer) = match entry.payload {
-            Payload::Blank => (Vec::new(), Answer::Nothing),
-            Payload::Membership(membership) => {
-                let before = self.image.membership.membership();
-                add_dropped(&mut self.image.removed, before, &membership);
-                if self.image.mode == Some(Mode::Replicated) && too_few(&membership) {
-                    (self.image.mode, self.image.mode_index) = (Some(Mode::Sync), id.index);
-                }
-                self.image.membership =
-                    Arc::new(StoredMembership::new(Some(entry.log_id), membership));
+        let (changes, answer) = match LogRecord::of(entry.payload)? {
+            LogRecord::Command(command) => self.command(id, command),
+            record => {
+                self.record(entry.log_id, record);
                 (Vec::new(), Answer::Nothing)
-            }
-            Payload::Normal(proposal) if codec::is_unsafe_recovery(&proposal.meta) => {
-                // An unsafe recovery elects a leader for one term; each member that used the grant
-                // may ask for a record.
-                let UnsafeRecoveries { count, last_term, .. } = self.image.unsafe_recoveries;
-                if id.term != last_term {
-                    self.image.unsafe_recoveries = UnsafeRecoveries {
-                        count: count + 1,
-                        last_index: id.index,
-                        last_term: id.term,
-                    };
-                }
-                (Vec::new(), Answer::Nothing)
-            }
-            Payload::Normal(proposal) => {
-                if let Some((member, boot)) = codec::decode_boot(&proposal.meta) {
-                    let membership = self.image.membership.membership();
-                    let is_member = |id: NodeId| membership.get_node(&id).is_some();
-                    log_boot(&mut self.image.boot_epochs, member, boot, is_member);
-                    (Vec::new(), Answer::Nothing)
-                } else if let Some(mode) = codec::decode_mode(&proposal.meta) {
-                    let membership = self.image.membership.membership();
-                    if mode != Mode::Replicated || allows_replicated(membership) {
-                        (self.image.mode, self.image.mode_index) = (Some(mode), id.index);
-                    }
-                    (Vec::new(), Answer::Nothing)
-                } else if let Some(version) = codec::decode_version(&proposal.meta) {
-                    // A member may have been added, or may have gone back to an older release, since
-                    // the leader looked.
-                    let membership = self.image.membership.membership();
-                    if behind(&self.image.boot_epochs, membership, version).is_empty() {
-                        self.image.version = self.image.version.max(version);
-                    }
-                    (Vec::new(), Answer::Nothing)
-                } else {
-                    self.command(id, &proposal.meta)?
-                }
             }
         };
         self.transitions.push(Transition { applied: id, changes });
         Ok(answer)
     }
 
-    fn command(&mut self, id: LogId, meta: &Bytes) -> Result<(Vec<Change>, Answer), Malformed> {
-        let command = codec::decode_command(meta)?;
+    /// Applies what the members themselves logged. It changes the image, and no key.
+    fn record(&mut self, log_id: RaftLogId, record: LogRecord) {
+        let id = engine_log_id(&log_id);
+        let image = &mut self.image;
+        match record {
+            LogRecord::Blank | LogRecord::Command(_) => {}
+            LogRecord::Membership(membership) => {
+                add_dropped(&mut image.removed, image.membership.membership(), &membership);
+                if image.mode == Some(Mode::Replicated) && too_few(&membership) {
+                    (image.mode, image.mode_index) = (Some(Mode::Sync), id.index);
+                }
+                image.membership = Arc::new(StoredMembership::new(Some(log_id), membership));
+            }
+            LogRecord::UnsafeRecovery(_) => {
+                // An unsafe recovery elects a leader for one term; each member that used the grant
+                // may ask for a record.
+                let UnsafeRecoveries { count, last_term, .. } = image.unsafe_recoveries;
+                if id.term != last_term {
+                    image.unsafe_recoveries = UnsafeRecoveries {
+                        count: count + 1,
+                        last_index: id.index,
+                        last_term: id.term,
+                    };
+                }
+            }
+            LogRecord::Boot(member, boot) => {
+                let membership = image.membership.membership();
+                let is_member = |id: NodeId| membership.get_node(&id).is_some();
+                log_boot(&mut image.boot_epochs, member, boot, is_member);
+            }
+            LogRecord::Mode(mode) => {
+                if mode != Mode::Replicated || allows_replicated(image.membership.membership()) {
+                    (image.mode, image.mode_index) = (Some(mode), id.index);
+                }
+            }
+            LogRecord::Version(version) => {
+                // A member may have been added, or may have gone back to an older release, since the
+                // leader looked.
+                let membership = image.membership.membership();
+                if behind(&image.boot_epochs, membership, version).is_empty() {
+                    image.version = image.version.max(version);
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, Answer) {
         let Some(stored) = command.session else {
             let (changes, recorded) = self.run(id, command);
-            return Ok((changes, Answer::Outcome(recorded)));
+            return (changes, Answer::Outcome(recorded));
         };
         match self.image.sessions.check(id.index, &stored) {
-            SessionCheck::Expired => Ok((Vec::new(), Answer::SessionExpired)),
+            SessionCheck::Expired => (Vec::new(), Answer::SessionExpired),
             SessionCheck::Repeated(recorded) => {
-                Ok((Vec::new(), Answer::Outcome(recorded.as_ref().clone())))
+                (Vec::new(), Answer::Outcome(recorded.as_ref().clone()))
             }
             SessionCheck::New => {
                 let (changes, recorded) = self.run(id, command);
                 let answer = Answer::Outcome(recorded.clone());
                 self.image.sessions.record(&stored, Arc::new(recorded));
-                Ok((changes, answer))
+                (changes, answer)
             }
         }
     }

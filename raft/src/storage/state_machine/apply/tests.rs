@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::core::boot::Boot;
+use crate::core::codec;
 use crate::core::command::{Command, Condition, Operation, Session};
 use crate::core::ids::MemberAddress;
-use crate::core::types::{Membership, raft_log_id};
+use crate::core::types::{Membership, Payload, raft_log_id};
 use cairn_engine::BootEpoch;
 use openraft::entry::RaftEntry;
 use proptest::prelude::*;
