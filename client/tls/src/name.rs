@@ -111,11 +111,13 @@ impl FromStr for CertificateName {
 }
 
 /// The name in the CA certificate that `cairn certs` makes.
+#[cfg(feature = "issue")]
 pub(crate) fn of_ca(cluster: &str) -> Result<String, NameError> {
     Ok(format!("{SCHEME}{}/ca", Escaped(&part(cluster)?)))
 }
 
 /// The cluster whose CA has this name.
+#[cfg(feature = "issue")]
 pub(crate) fn cluster_of_ca(name: &str) -> Option<String> {
     let cluster = name.strip_prefix(SCHEME)?.strip_suffix("/ca")?;
     unescaped(cluster).ok()
