@@ -12,6 +12,7 @@
 
 mod access;
 mod bad_input;
+#[cfg(feature = "experiments")]
 mod bench_disk;
 mod clean_stop;
 mod command_line;
