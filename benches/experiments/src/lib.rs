@@ -40,7 +40,7 @@ pub use measure::{
 pub use place::{FOLDER, Place, Refused};
 pub use report::{
     Check, Column, Experiment, Figure, Outcome, Plot, PlotData, Report, Row, Table, cell, markdown,
-    number, svg,
+    number, rounded, size, svg,
 };
 pub use run::{Name, Plan, run};
 pub use subject::{

@@ -4,15 +4,15 @@
 mod batches;
 mod conclusion;
 mod direct;
+mod finding;
 mod intervals;
 mod objects;
 mod uploads;
-mod words;
 
 pub(crate) use conclusion::conclusion;
 pub use direct::run_child;
 
-use crate::measure::{Limit, Samples, Stop, median, spread};
+use crate::measure::{Limit, Samples, Stop, median, spread_of};
 use crate::place::Place;
 use crate::report::{Check, Experiment, Figure};
 use crate::subject::{Subject, make_engine_with};
@@ -80,6 +80,14 @@ impl Settings {
     pub const DEFAULT_SIZE: u64 = 2 << 30;
     /// The size of a quick run if none is chosen.
     pub const QUICK_SIZE: u64 = 256 << 20;
+
+    /// Why a mode is not justified here.
+    pub(crate) fn why_not(&self, mode: Mode) -> Option<String> {
+        match self.modes.iter().find(|(found, _)| *found == mode) {
+            Some((_, refused)) => refused.clone(),
+            None => Some(format!("mode `{mode}` was not chosen")),
+        }
+    }
 
     /// Rounds of each row.
     pub(crate) fn rounds(&self) -> usize {
@@ -218,7 +226,7 @@ pub(crate) const LOAD_COLUMNS: [(&str, &str); 5] =
 
 /// The figures for [`LOAD_COLUMNS`].
 pub(crate) fn load_figures(rounds: &[Samples]) -> Vec<Option<Figure>> {
-    let each = |of: &dyn Fn(&Samples) -> f64| spread(&rounds.iter().map(of).collect::<Vec<_>>());
+    let each = |of: &dyn Fn(&Samples) -> f64| spread_of(rounds, of);
     vec![
         each(&Samples::rate),
         each(&Samples::mean_us),

@@ -28,6 +28,11 @@ pub fn spread(values: &[f64]) -> Option<Figure> {
     })
 }
 
+/// The figure of some rounds, of each of which one value counts.
+pub(crate) fn spread_of<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> Option<Figure> {
+    spread(&rounds.iter().map(of).collect::<Vec<_>>())
+}
+
 /// The figure of one value.
 pub(crate) fn figure(value: f64) -> Option<Figure> {
     spread(&[value])

@@ -6,7 +6,7 @@ mod payload;
 mod stop;
 mod usage;
 
-pub(crate) use figures::figure;
+pub(crate) use figures::{figure, spread_of};
 pub use figures::{median, spread};
 pub use load::{BlockingWorker, Limit, Samples, Worker, drive, drive_blocking, drive_until};
 pub use payload::Payloads;

@@ -1,6 +1,6 @@
 //! The tables, plots and sentences of a run as Markdown, for a page of documentation.
 
-use super::{Experiment, Figure, Outcome, Plot, Report, Table};
+use super::{Experiment, Outcome, Plot, Report, Table, cell};
 use std::fmt::Write;
 
 /// The run as Markdown. `plots` is the folder of the plots' files, as the page names it.
@@ -82,41 +82,6 @@ fn table_text(table: &Table) -> String {
     text
 }
 
-/// The median, and the spread if there were several rounds.
-pub fn cell(figure: Option<Figure>) -> String {
-    let Some(Figure { median, least, most, rounds }) = figure else { return "–".to_owned() };
-    if rounds < 2 {
-        return number(median);
-    }
-    format!("{} ({}–{})", number(median), number(least), number(most))
-}
-
-/// A number with three digits that count, or all digits before the point.
-pub fn number(value: f64) -> String {
-    if value.abs() >= 100.0 {
-        return thousands(&format!("{value:.0}"));
-    }
-    let digits = match value.abs() {
-        v if v >= 10.0 => 1,
-        v if v >= 1.0 || v == 0.0 => 2,
-        _ => 3,
-    };
-    format!("{value:.digits$}")
-}
-
-/// Whole numbers as text, with a comma between thousands.
-pub(crate) fn thousands(text: &str) -> String {
-    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    format!("{sign}{grouped}")
-}
-
 fn wrapped(text: &str) -> String {
     wrap(text, 100).join("\n")
 }
@@ -137,23 +102,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Check, PlotData};
+    use super::super::{Check, Figure, PlotData};
     use super::*;
-
-    #[test]
-    fn numbers_keep_the_digits_that_count() {
-        for (value, text) in [
-            (0.0, "0.00"),
-            (0.1234, "0.123"),
-            (2.345, "2.35"),
-            (23.45, "23.4"),
-            (234.5, "234"),
-            (-1234.0, "-1,234"),
-            (1_234_567.0, "1,234,567"),
-        ] {
-            assert_eq!(number(value), text);
-        }
-    }
 
     #[test]
     fn a_page_has_each_row_each_reason_each_plot_and_each_failed_check() {

@@ -3,13 +3,14 @@
 //! The JSON form is these types. Every figure is finite; one that could not be measured is missing.
 
 mod markdown;
+mod numbers;
 mod svg;
 
 use serde::{Deserialize, Serialize};
 
 pub use markdown::markdown;
-pub(crate) use markdown::thousands;
-pub use markdown::{cell, number};
+pub use numbers::{cell, number, rounded, size};
+pub(crate) use numbers::{count, time, whole};
 pub use svg::svg;
 
 /// The version of the JSON form. It changes when a field changes its meaning or goes.
@@ -129,12 +130,38 @@ impl Table {
         self.rows.push(Row { name: name.into(), answered_by: String::new(), outcome });
     }
 
+    /// The figure in a row and a column.
+    pub fn figure(&self, row: &str, column: &str) -> Option<Figure> {
+        let row = self.rows.iter().find(|found| found.name == row)?;
+        self.in_row(row, column)
+    }
+
     /// The median in a row and a column.
     pub fn value(&self, row: &str, column: &str) -> Option<f64> {
+        self.figure(row, column).map(|figure| figure.median)
+    }
+
+    /// The rows that have a figure in this column.
+    pub(crate) fn bars(&self, column: &str) -> Vec<(String, Figure)> {
+        let bar = |row: &Row| Some((row.name.clone(), self.in_row(row, column)?));
+        self.rows.iter().filter_map(bar).collect()
+    }
+
+    /// The medians of these rows over a logarithmic axis, which shows nothing that is not above
+    /// zero.
+    pub(crate) fn line(
+        &self,
+        column: &str,
+        rows: impl IntoIterator<Item = (f64, String)>,
+    ) -> Vec<(f64, f64)> {
+        let points = rows.into_iter().filter_map(|(x, row)| Some((x, self.value(&row, column)?)));
+        points.filter(|(_, y)| *y > 0.0).collect()
+    }
+
+    fn in_row(&self, row: &Row, column: &str) -> Option<Figure> {
         let at = self.columns.iter().position(|found| found.name == column)?;
-        let row = self.rows.iter().find(|found| found.name == row)?;
         match &row.outcome {
-            Outcome::Measured(figures) => figures.get(at)?.map(|figure| figure.median),
+            Outcome::Measured(figures) => *figures.get(at)?,
             Outcome::NotMade(_) => None,
         }
     }

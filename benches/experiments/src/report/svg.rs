@@ -5,6 +5,7 @@
 //! class a colour for light pages and one for dark pages. The lines' own colours have enough
 //! contrast on both.
 
+use super::numbers::short;
 use super::{Figure, Plot, PlotData};
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -203,19 +204,6 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
     all.filter(|value| (low..=high).contains(value)).collect()
 }
 
-/// A number with at most three digits that count.
-fn short(value: f64) -> String {
-    match value {
-        0.0 => "0".to_owned(),
-        v if v >= 10_000_000.0 => format!("{:.0} M", v / 1e6),
-        v if v >= 1_000_000.0 => format!("{:.1} M", v / 1e6),
-        v if v >= 100.0 => super::thousands(&format!("{v:.0}")),
-        v if v >= 10.0 => format!("{v:.0}"),
-        v if v >= 1.0 => format!("{}", (v * 10.0).round() / 10.0),
-        v => format!("{}", (v * 1000.0).round() / 1000.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,20 +261,5 @@ mod tests {
         assert!(svg(&lines(&[(0.0, 1.0)])).is_err());
         assert!(svg(&lines(&[(1.0, f64::NAN)])).is_err());
         assert!(svg(&lines(&[(1.0, 5.0)])).is_ok(), "one point is a plot");
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.0305, "0.031"),
-            (3.25, "3.3"),
-            (42.4, "42"),
-            (999.0, "999"),
-            (26_400.0, "26,400"),
-            (1_234_567.0, "1.2 M"),
-        ] {
-            assert_eq!(short(value), text);
-        }
     }
 }

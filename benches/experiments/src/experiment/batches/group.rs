@@ -3,9 +3,9 @@
 
 use super::writer::{Call, FileWrites};
 use super::{Manner, PLAIN, Sizes, both_ways, make_file};
-use crate::experiment::{Case, Context, LOAD_COLUMNS, close, little_checks, load_figures, words};
+use crate::experiment::{Case, Context, LOAD_COLUMNS, close, little_checks, load_figures};
 use crate::measure::{Payloads, Samples, Stopped};
-use crate::report::{Check, Table};
+use crate::report::{Check, Table, count};
 use crate::subject::{EngineLog, EnginePuts, Load, Subject};
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
@@ -34,13 +34,8 @@ impl Kind {
     }
 
     pub(super) fn row(self, clients: usize) -> String {
-        let who = match (self, clients) {
-            (Kind::Engine(_), 1) => "client",
-            (Kind::Engine(_), _) => "clients",
-            (Kind::Threads, 1) => "thread",
-            (Kind::Threads, _) => "threads",
-        };
-        format!("{}, {} {who}", self.label(), words::thousands(clients as f64))
+        let who = if self == Kind::Threads { "thread" } else { "client" };
+        format!("{}, {}", self.label(), count(clients, who))
     }
 
     fn answered_by(self) -> &'static str {
@@ -143,14 +138,8 @@ async fn engine_case(
     failure: Failure,
 ) -> Result<Case> {
     let kind = Kind::Engine(mode);
-    let justified = context.settings.modes.iter().find(|(found, _)| *found == mode);
-    let reason = match justified {
-        Some((_, None)) => None,
-        Some((_, Some(reason))) => Some(reason.clone()),
-        None => Some(format!("mode `{mode}` was not chosen")),
-    };
     // Engines need O_DIRECT.
-    if let Some(reason) = reason.or(context.place.direct().err()) {
+    if let Some(reason) = context.settings.why_not(mode).or(context.place.direct().err()) {
         return Ok(Case::not_made(kind.label(), reason));
     }
     // The engine uses purged space again after a sync.

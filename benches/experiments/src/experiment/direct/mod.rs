@@ -11,7 +11,7 @@ pub use child::run_child;
 
 use super::{Bounds, Context, Definition, Settings};
 use crate::Stopped;
-use crate::measure::spread;
+use crate::measure::spread_of;
 use crate::report::{Experiment, Table};
 use anyhow::{Result, anyhow};
 use child::{Request, ask};
@@ -30,9 +30,13 @@ pub(super) const DEFINITION: Definition = Definition {
     run: |context| -> BoxFuture<'_, _> { Box::pin(run(context)) },
 };
 
+const GIB: f64 = (1u64 << 30) as f64;
 const TITLE: &str = "One file, written from beginning to end";
 
-const COLUMNS: [(&str, &str); 7] = [
+/// The figures that are compared: rows that a time limit cut have fewer bytes.
+const SAFE: &str = "time to safety per GiB";
+const USED: &str = "processor time per GiB";
+const COLUMNS: [(&str, &str); 9] = [
     ("time to write", "s"),
     ("time to safety", "s"),
     ("user", "s"),
@@ -40,6 +44,8 @@ const COLUMNS: [(&str, &str); 7] = [
     ("machine", "s"),
     ("throughput to safety", "MB/s"),
     ("written", "MiB"),
+    (SAFE, "s"),
+    (USED, "s"),
 ];
 
 /// The folder of this experiment, and the files in it.
@@ -106,8 +112,12 @@ struct Line {
 
 impl Line {
     fn name(&self) -> String {
-        format!("{}: {}", self.against.text(), label(self.how, self.depth))
+        name(self.against, self.how, self.depth)
     }
+}
+
+fn name(against: Against, how: How, depth: usize) -> String {
+    format!("{}: {}", against.text(), label(how, depth))
 }
 
 /// A size of file, and how long a row of it may take.
@@ -204,10 +214,11 @@ async fn run(context: &Context<'_>) -> Result<Experiment> {
         Err(error) => lines.extend(refused(&error)),
     }
     context.place.remove(FOLDER)?;
+    let table = table(&lines);
     Ok(Experiment {
-        tables: vec![table(&lines)],
-        plots: text::plot(&lines).into_iter().collect(),
-        sentences: text::sentences(&lines),
+        plots: text::plot(&table).into_iter().collect(),
+        sentences: text::sentences(&table),
+        tables: vec![table],
         notes: text::notes(&lines, context.settings, memory),
         ..Experiment::default()
     })
@@ -383,9 +394,8 @@ fn table(lines: &[Line]) -> Table {
         match &line.rounds {
             Err(reason) => table.not_made(line.name(), reason),
             Ok(rounds) => {
-                let each = |of: &dyn Fn(&Written) -> f64| {
-                    spread(&rounds.iter().map(of).collect::<Vec<_>>())
-                };
+                let each = |of: &dyn Fn(&Written) -> f64| spread_of(rounds, of);
+                let per_gib = |one: &Written, time: f64| time * GIB / one.bytes as f64;
                 let figures = vec![
                     each(&|one| one.write_s),
                     each(&|one| one.safe_s),
@@ -394,6 +404,8 @@ fn table(lines: &[Line]) -> Table {
                     each(&|one| one.machine_s),
                     each(&|one| one.bytes as f64 / 1e6 / one.safe_s),
                     each(&|one| one.bytes as f64 / f64::from(1 << 20)),
+                    each(&|one| per_gib(one, one.safe_s)),
+                    each(&|one| per_gib(one, one.user_s + one.system_s)),
                 ];
                 table.measured(line.name(), answered_by(line.how), figures);
             }

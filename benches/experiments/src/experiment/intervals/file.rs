@@ -5,9 +5,8 @@
 //! limit is checked between two calls of the system.
 
 use super::super::{Context, Settings};
-use super::text::size;
-use crate::measure::{Stop, spread};
-use crate::report::{Figure, Table};
+use crate::measure::{Stop, spread_of};
+use crate::report::{Figure, Table, size};
 use anyhow::{Context as _, Result};
 use cairn_engine::io::BLOCK;
 use rand::rngs::StdRng;
@@ -22,11 +21,10 @@ const GIB: f64 = (1u64 << 30) as f64;
 const CONTENT_BYTES: usize = 1 << 20;
 const WARM_UP_BYTES: u64 = 4 << 20;
 
-pub(super) const WRITTEN: &str = "written";
 pub(super) const RATE: &str = "throughput";
-pub(super) const SAFE: &str = "time to safety per GiB";
+const SAFE: &str = "time to safety per GiB";
 pub(super) const COLUMNS: [(&str, &str); 6] = [
-    (WRITTEN, "MiB"),
+    ("written", "MiB"),
     (RATE, "MB/s"),
     ("time per GiB", "s"),
     (SAFE, "s"),
@@ -264,7 +262,7 @@ fn table(plan: &Plan, measured: &[(Syncs, Vec<Written>)]) -> Table {
 }
 
 fn figures(row: Syncs, rounds: &[Written]) -> Vec<Option<Figure>> {
-    let each = |of: &dyn Fn(&Written) -> f64| spread(&rounds.iter().map(of).collect::<Vec<_>>());
+    let each = |of: &dyn Fn(&Written) -> f64| spread_of(rounds, of);
     let per_gib = |time: Duration, bytes: u64| time.as_secs_f64() * GIB / bytes as f64;
     let syncs = row != Syncs::Never;
     vec![

@@ -1,7 +1,7 @@
 //! The sync settings to compare, and how long.
 
 use super::super::Settings;
-use super::text::{clients, size, time};
+use crate::report::{count, size, time};
 use cairn_engine::{KernelBootId, Mode, Options};
 use std::time::Duration;
 
@@ -46,16 +46,16 @@ impl Setting {
     pub(super) fn name(&self) -> String {
         match self.mode {
             Mode::Sync => self.mode.name().to_owned(),
-            mode => format!("{}, {}", mode.name(), self.pair_name(",")),
+            mode => format!("{}, {}", mode.name(), self.pair_name()),
         }
     }
 
-    pub(super) fn pair_name(&self, between: &str) -> String {
-        format!("{}{between} {}", time(self.interval), size(self.bytes))
+    pub(super) fn pair_name(&self) -> String {
+        format!("{}, {}", time(self.interval), size(self.bytes))
     }
 
-    pub(super) fn row(&self, count: usize) -> String {
-        format!("{}, {}", self.name(), clients(count))
+    pub(super) fn row(&self, clients: usize) -> String {
+        format!("{}, {}", self.name(), count(clients, "client"))
     }
 
     pub(super) fn options(&self, boot: KernelBootId, boot_nonce: u64) -> Options {
@@ -68,10 +68,7 @@ impl Setting {
 
     /// Why the setting is not justified here.
     pub(super) fn refused(&self, settings: &Settings) -> Option<String> {
-        match settings.modes.iter().find(|(mode, _)| *mode == self.mode) {
-            Some((_, reason)) => reason.clone(),
-            None => Some("the run does not know whether this mode is justified".to_owned()),
-        }
+        settings.why_not(self.mode)
     }
 }
 

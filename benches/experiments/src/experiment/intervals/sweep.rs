@@ -6,7 +6,7 @@
 use super::super::{Context, Settings, little_check};
 use super::mixed::{Mix, Round, fill};
 use super::plan::{Plan, Setting};
-use crate::measure::{Payloads, Samples, spread};
+use crate::measure::{Payloads, Samples, spread_of};
 use crate::report::{Check, Figure, Table};
 use crate::subject::{EngineLog, open_engine_with};
 use anyhow::{Context as _, Result};
@@ -110,7 +110,7 @@ pub(super) fn table(plan: &Plan, settings: &Settings, cells: &[Cell], direct: bo
 }
 
 fn figures(rounds: &[Round]) -> Vec<Option<Figure>> {
-    let each = |of: &dyn Fn(&Round) -> f64| spread(&rounds.iter().map(of).collect::<Vec<_>>());
+    let each = |of: &dyn Fn(&Round) -> f64| spread_of(rounds, of);
     let per_second = |round: &Round, count: u64| count as f64 / round.all.elapsed.as_secs_f64();
     vec![
         each(&|round| round.puts.rate()),

@@ -180,13 +180,11 @@ async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> R
     ];
     let mut checks = little_checks(&made.puts, DEPTH);
     checks.extend(little_checks(&made.beside, DEPTH / 2));
-    let tables = vec![
-        rows::table(rows::PUTS, &made.puts, |name| !rows::PARTS_ONLY.contains(&name)),
-        rows::parts_table(&made.puts),
-        rows::deletes_table(&made.beside, &made.deletes),
-    ];
+    let puts = rows::table(rows::PUTS, &made.puts, |name| !rows::PARTS_ONLY.contains(&name));
+    let parts = rows::parts_table(&made.puts);
+    let deletes = rows::deletes_table(&made.beside, &made.deletes);
     let mut notes = words::notes(&sizes, &made.laid_out);
-    notes.extend(words::gains(&tables));
+    notes.extend(words::gains(&parts));
     for (name, keys, before) in &made.engines {
         notes.extend(words::waits(name, keys.waits().await.saturating_sub(*before)));
     }
@@ -198,9 +196,9 @@ async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> R
         context.place.remove(name)?;
     }
     Ok(Experiment {
-        plots: words::plots(&tables),
-        sentences: words::sentences(&tables),
-        tables,
+        plots: words::plots(&puts, &deletes),
+        sentences: words::sentences(&puts),
+        tables: vec![puts, parts, deletes],
         notes,
         checks,
         ..Experiment::default()

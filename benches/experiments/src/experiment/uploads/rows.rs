@@ -38,14 +38,7 @@ pub(super) enum Kind {
 impl Kind {
     /// The rows of each state, in order.
     pub(super) fn all(settings: &Settings) -> Vec<Kind> {
-        let engine = |mode| {
-            let found = settings.modes.iter().find(|(found, _)| *found == mode);
-            let refused = match found {
-                Some((_, refused)) => refused.clone(),
-                None => Some("the mode is not offered here".to_owned()),
-            };
-            Kind::Engine(mode, refused)
-        };
+        let engine = |mode| Kind::Engine(mode, settings.why_not(mode));
         let others =
             [Kind::Files(FileSync::FileAndFolder, 5), engine(Mode::Replicated), engine(Mode::Sync)];
         let unsynced = COMMITS.map(|commit| Kind::Files(FileSync::Nothing, commit));

@@ -1,12 +1,13 @@
 //! Batches as rows, sentences and a plot.
 
+use super::super::finding::{caption, finding, findings};
 use super::events::shares;
 use super::replay::{Replayed, Script};
 use super::rows::{COMMITS, Kind, State};
-use super::{Effort, FILES, MIB, Sizes, engine_row, files_row};
+use super::{Effort, FILES, Sizes, engine_row, files_row};
 use crate::experiment::Context;
 use crate::measure::{figure, spread};
-use crate::report::{Figure, Plot, PlotData, Table};
+use crate::report::{Figure, Plot, PlotData, Table, size};
 use crate::subject::FileSync;
 use cairn_engine::Mode;
 use std::time::Duration;
@@ -26,8 +27,7 @@ const COLUMNS: [(&str, &str); 7] = [
     (SYNC, "s"),
     (WITH_SYNC, "s"),
 ];
-/// Times whose ratio is below this count as equal.
-const EQUAL: f64 = 1.1;
+const FSYNC: &str = "fsync of file and folder";
 
 /// A row: what a path did, or why it is not there.
 pub(super) struct Measured {
@@ -49,6 +49,13 @@ impl Measured {
     pub(super) fn not_made(name: impl Into<String>, reason: impl Into<String>) -> Measured {
         let (name, answered_by) = (name.into(), String::new());
         Measured { name, answered_by, replayed: Err(reason.into()) }
+    }
+
+    /// Whether this row of files without fsync replayed for longer than its commit interval. None
+    /// if it is another row.
+    fn reached(&self, commit: u32) -> Option<bool> {
+        let replayed = self.replayed.as_ref().ok().filter(|_| self.name == unsynced(commit))?;
+        Some(replayed.replaying() > Duration::from_secs(commit.into()))
     }
 
     /// Seconds of each batch per 10,000 events.
@@ -98,192 +105,73 @@ pub(super) fn table(title: &str, rows: &[Measured]) -> Table {
     table
 }
 
-/// A number with two digits.
-fn two_digits(number: f64) -> String {
-    let decimals = if number >= 10.0 {
-        0
-    } else if number >= 1.0 {
-        1
-    } else {
-        2
-    };
-    if number < 0.1 { format!("{number:.3}") } else { format!("{number:.decimals$}") }
-}
-
-/// The figures of two rows that a sentence compares: their times with the sync, and how many times
-/// as long the first one takes.
-fn times(table: &Table, one: &str, other: &str) -> Option<(f64, f64, f64)> {
-    let (one, other) = (table.value(one, WITH_SYNC)?, table.value(other, WITH_SYNC)?);
-    (one > 0.0 && other > 0.0).then(|| (one, other, one / other))
-}
-
-/// Whether the means of two rows differ by 10 % and by more than their batches deviate. A row of
-/// one batch has no deviation, so it says nothing about a small difference.
-fn differ(table: &Table, one: &str, other: &str) -> Option<bool> {
-    let (mean, other_mean, ratio) = times(table, one, other)?;
-    let deviations = table.value(one, DEVIATION)? + table.value(other, DEVIATION)?;
-    Some(ratio.max(1.0 / ratio) >= EQUAL && (mean - other_mean).abs() > deviations)
-}
-
 /// What the first table shows.
 pub(super) fn sentences(table: &Table) -> Vec<String> {
     let [without, _, synced] = FILES.map(files_row);
-    let cost = times(table, synced, without).map(|(with, without, ratio)| {
-        let (with, without) = (two_digits(with), two_digits(without));
-        let figures = format!(
-            "With the sync afterwards, files take {without} s per 10,000 events without fsync, \
-             and {with} s with fsync of file and folder"
-        );
-        match ratio {
-            EQUAL.. => format!("{figures}: {} times as long.", two_digits(ratio)),
-            _ if ratio * EQUAL > 1.0 => format!("{figures}: they differ by less than 10 %."),
-            _ => format!("{figures}: fsync does not slow them here."),
-        }
-    });
-    let engine = |mode: Mode, with: &str, meaning: &str| {
-        times(table, with, engine_row(mode)).map(|(files, engine, ratio)| {
-            let (files, engine) = (two_digits(files), two_digits(engine));
-            let figures =
-                format!("{with} take {files} s and {} takes {engine} s", engine_row(mode));
-            let found = match ratio {
-                EQUAL.. => format!("the engine is {} times as fast", two_digits(ratio)),
-                _ if ratio * EQUAL > 1.0 => "they differ by less than 10 %".to_owned(),
-                _ => format!("the engine is {} times as slow", two_digits(1.0 / ratio)),
-            };
-            format!("{meaning}, {figures} per 10,000 events, with the sync afterwards: {found}.")
-        })
-    };
-    let durable = engine(Mode::Sync, synced, "At equal durability");
-    let fast = engine(Mode::Replicated, without, "Without a sync before the answer");
-    [cost, durable, fast].into_iter().flatten().collect()
+    let pairs = [
+        (FSYNC, [synced, without]),
+        ("The engine, as durable", [engine_row(Mode::Sync), synced]),
+        ("The engine, without a sync before the answer", [engine_row(Mode::Replicated), without]),
+    ];
+    findings(table, WITH_SYNC, &pairs)
 }
 
-/// What the second table shows.
+/// What the second table shows: what ext4's commit interval changes, and the path that a full
+/// filesystem slows most.
 pub(super) fn own_sentences(table: &Table, rows: &[Measured]) -> Vec<String> {
-    [commit_sentence(table, rows), fullness_sentence(table)].into_iter().flatten().collect()
+    let reached = |commit: &u32| rows.iter().any(|row| row.reached(*commit) == Some(true));
+    let commits: Vec<String> = COMMITS.into_iter().filter(reached).map(unsynced).collect();
+    let pairs = commits.iter().skip(1).zip(&commits);
+    let pairs = pairs.map(|(long, short)| ("A longer commit interval", [&**long, &**short]));
+    let mut sentences = findings(table, WITH_SYNC, &pairs.collect::<Vec<_>>());
+    let pairs = table.bars(WITH_SYNC).into_iter().filter_map(|(full, figure)| {
+        let empty = full.strip_suffix(State::Full.name())?.to_owned() + State::Empty.name();
+        Some((figure.median / table.value(&empty, WITH_SYNC)?, full, empty))
+    });
+    let slowed = pairs.max_by(|a, b| a.0.total_cmp(&b.0));
+    sentences.extend(slowed.and_then(|(_, full, empty)| {
+        finding(table, "The path that a full filesystem slows most", WITH_SYNC, [&full, &empty])
+    }));
+    sentences
 }
 
-/// Whether ext4's commit interval shows. A row that ends before its interval does says nothing
-/// about it.
-fn commit_sentence(table: &Table, rows: &[Measured]) -> Option<String> {
-    let name = |commit: u32| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
-    let replaying = |commit: u32| {
-        let row = rows.iter().find(|row| row.name == name(commit))?;
-        row.replayed.as_ref().ok().map(Replayed::replaying)
-    };
-    let measured = COMMITS.map(|commit| {
-        let time = table.value(&name(commit), WITH_SYNC)?;
-        let reached = replaying(commit)? > Duration::from_secs(commit.into());
-        Some((commit, time, reached))
-    });
-    let measured: Vec<_> = measured.into_iter().flatten().collect();
-    let reached = || measured.iter().filter(|row| row.2).map(|row| (row.0, row.1));
-    let by_time = |one: &(u32, f64), other: &(u32, f64)| one.1.total_cmp(&other.1);
-    let found = reached().min_by(by_time).zip(reached().max_by(by_time));
-    let Some(((fast, least), (slow, most))) = found else {
-        return (!measured.is_empty()).then(|| {
-            "The commit interval is not judged: no row of files without fsync replayed for \
-             longer than its interval."
-                .to_owned()
-        });
-    };
-    if fast == slow {
-        return Some(format!(
-            "The commit interval is not judged: of the files without fsync, only commit={fast} \
-             replayed for longer than its interval."
-        ));
-    }
-    let (least, most) = (two_digits(least), two_digits(most));
-    let figures = format!(
-        "In one run each, with the sync afterwards, files without fsync on the empty filesystem \
-         of its own take between {least} s (commit={fast}) and {most} s (commit={slow}) per \
-         10,000 events"
-    );
-    Some(match differ(table, &name(slow), &name(fast)) {
-        Some(true) => format!("{figures}: more apart than single batches deviate by."),
-        Some(false) => {
-            format!("{figures}: less than 10 % apart, or within what single batches deviate by.")
-        }
-        None => format!("{figures}, with too few batches to compare."),
-    })
-}
-
-/// Whether a full filesystem shows.
-fn fullness_sentence(table: &Table) -> Option<String> {
-    let pairs = table.rows.iter().filter_map(|row| {
-        let name = row.name.strip_suffix(State::Full.name())?;
-        let empty = format!("{name}{}", State::Empty.name());
-        let (full_time, empty_time, ratio) = times(table, &row.name, &empty)?;
-        let name = name.trim_end_matches([',', ' ']);
-        Some((name, differ(table, &row.name, &empty), full_time, empty_time, ratio))
-    });
-    let pairs: Vec<_> = pairs.collect();
-    let by_ratio = |one: &&(_, _, _, _, f64), other: &&(_, _, _, _, f64)| one.4.total_cmp(&other.4);
-    let slowed = pairs.iter().filter(|pair| pair.1 == Some(true) && pair.4 > 1.0);
-    if let Some((name, _, full, empty, _)) = slowed.max_by(by_ratio) {
-        return Some(format!(
-            "In one run each, with the sync afterwards, this path is slowed most on the filesystem \
-             that is 90 % full: {name}, {} s per 10,000 events empty and {} s full.",
-            two_digits(*empty),
-            two_digits(*full)
-        ));
-    }
-    let judged = pairs.iter().filter(|pair| pair.1.is_some()).count();
-    (judged > 0).then(|| {
-        format!(
-            "In one run each, with the sync afterwards, none of the {judged} paths with more than \
-             one batch is slower by 10 %, and by more than single batches deviate, on the \
-             filesystem that is 90 % full."
-        )
-    })
+/// The row of files without fsync on an empty filesystem of this commit interval.
+fn unsynced(commit: u32) -> String {
+    Kind::Files(FileSync::Nothing, commit).row(State::Empty)
 }
 
 /// The batches of the paths in the directory.
-pub(super) fn plot(rows: &[Measured]) -> Option<Plot> {
-    let lines: Vec<(String, Vec<(f64, f64)>)> = rows
-        .iter()
-        .map(|row| {
-            let points = (1u32..).map(f64::from).zip(row.seconds()).filter(|point| point.1 > 0.0);
-            (row.name.clone(), points.collect())
-        })
-        .filter(|(_, points): &(String, Vec<_>)| !points.is_empty())
-        .collect();
+pub(super) fn plot(table: &Table, rows: &[Measured]) -> Option<Plot> {
+    let line = |row: &Measured| {
+        let points = (1u32..).map(f64::from).zip(row.seconds()).filter(|point| point.1 > 0.0);
+        (row.name.clone(), points.collect::<Vec<_>>())
+    };
+    let lines = rows.iter().map(line).filter(|(_, points)| !points.is_empty());
+    let lines: Vec<_> = lines.collect();
     let most = lines.iter().map(|(_, points)| points.len()).max()?;
     let tick = |batch: &usize| (*batch as f64, batch.to_string());
-    let data = PlotData::Lines {
-        x: "batch".to_owned(),
-        y: "time per 10,000 events, without the sync (s)".to_owned(),
-        ticks: [1, 2, 3, 5, 10, 20, 30].iter().filter(|batch| **batch <= most).map(tick).collect(),
-        lines,
-    };
+    let [without, _, synced] = FILES.map(files_row);
     Some(Plot {
         file: "uploads-batches.svg".to_owned(),
         title: "Replay of uploads, downloads and deletes, batch by batch".to_owned(),
-        sentence: plot_sentence(&data)?,
-        data,
+        sentence: caption(table, FSYNC, TIME, [synced, without])?,
+        data: PlotData::Lines {
+            x: "batch".to_owned(),
+            y: "time per 10,000 events, without the sync (s)".to_owned(),
+            ticks: [1, 2, 3, 5, 10, 20, 30].iter().filter(|at| **at <= most).map(tick).collect(),
+            lines,
+        },
     })
 }
 
-/// The path whose last batch differs most from its first one.
-pub(super) fn plot_sentence(data: &PlotData) -> Option<String> {
-    let PlotData::Lines { lines, .. } = data else { return None };
-    let ends = lines.iter().filter(|(_, points)| points.len() > 1).filter_map(|(name, points)| {
-        Some((name, points.len(), points.first()?.1, points.last()?.1))
-    });
-    let change = |first: f64, last: f64| (last / first).ln().abs();
-    let most = ends.max_by(|one, other| change(one.2, one.3).total_cmp(&change(other.2, other.3)));
-    let Some((name, batches, first, last)) = most else {
-        return Some("No path replayed more than one batch in its time.".to_owned());
-    };
-    let (first_s, last_s) = (two_digits(first), two_digits(last));
-    let figures = format!(
-        "{name}, from {first_s} s per 10,000 events in batch 1 to {last_s} s in batch {batches}"
-    );
-    Some(match change(first, last).exp() {
-        EQUAL.. if last > first => format!("The path that changes most slows down: {figures}."),
-        EQUAL.. => format!("The path that changes most becomes faster: {figures}."),
-        _ => format!("The path that changes most changes by less than 10 %: {figures}."),
-    })
+/// The rows whose commit interval is longer than what they replayed, so that it cannot show.
+pub(super) fn commit_note(rows: &[Measured]) -> Option<String> {
+    let short = COMMITS
+        .into_iter()
+        .filter(|commit| rows.iter().any(|row| row.reached(*commit) == Some(false)));
+    let short: Vec<String> = short.map(unsynced).collect();
+    let why = "Not compared, because they replayed for less than their commit interval";
+    (!short.is_empty()).then(|| format!("{why}: {}.", short.join("; ")))
 }
 
 /// The rows that did not replay the whole log.
@@ -314,9 +202,9 @@ pub(super) fn waits_notes(rows: &[Measured], engine_bytes: u64) -> Vec<String> {
     let waits = waits.filter(|(_, waits)| *waits > 0);
     let note = |(name, waits)| {
         format!(
-            "{name}: {waits} times an upload waited for a sync, since the engine of {} MiB uses \
-             space again only then.",
-            engine_bytes / MIB
+            "{name}: {waits} times an upload waited for a sync, since the engine of {} uses space \
+             again only then.",
+            size(engine_bytes)
         )
     };
     waits.map(note).collect()
@@ -337,10 +225,10 @@ pub(super) fn notes(
     let mut notes = vec![
         format!(
             "One client replays the same log of events through each path: {here}. Pieces have \
-             2 KiB to 256 KiB, and at most {} MiB of them live at a time. An upload is a temporary \
+             2 KiB to 256 KiB, and at most {} of them live at a time. An upload is a temporary \
              file and a rename, or a put. Before the first batch, events are not counted: at most \
              {}, and at most for a tenth of the path's time.",
-            sizes.live / MIB,
+            size(sizes.live),
             effort.batch / 5
         ),
         format!(
@@ -359,10 +247,10 @@ pub(super) fn notes(
              follows, the more it costs for each of them."
         ),
         format!(
-            "Each engine has {} MiB, and on the filesystem of its own {} MiB. It syncs after a \
+            "Each engine has {}, and on the filesystem of its own {}. It syncs after a \
              sixteenth of that, instead of 64 MiB, since it uses space again only after a sync.",
-            sizes.engine / MIB,
-            sizes.own_engine / MIB
+            size(sizes.engine),
+            size(sizes.own_engine)
         ),
         "Downloads of files come from the page cache, since the pieces were written a moment \
          before. The engine reads its files with O_DIRECT. The source empties the page cache \
@@ -375,16 +263,16 @@ pub(super) fn notes(
     ];
     if context.settings.root {
         notes.push(format!(
-            "The filesystem of its own is ext4 in a file of {} MiB behind a loop device. Its log: \
-             {own}, pieces of 2 KiB to 16 KiB, at most {} MiB of them live. When full, one new \
+            "The filesystem of its own is ext4 in a file of {} behind a loop device. Its log: \
+             {own}, pieces of 2 KiB to 16 KiB, at most {} of them live. When full, one new \
              large file and the engines' directories leave 10 % free: such a filesystem is not \
              aged. When empty, only the engines' directories are there. Each path runs once, in \
              the order of the rows, alone to its end. It is synced only before and after, since \
              syncs between batches would hide the commit interval. A path ends after {} s. The \
              small journal can commit before the interval ends. The loop device adds work to \
              each write: compare these rows with each other, not with the first table.",
-            sizes.image / MIB,
-            sizes.own_live / MIB,
+            size(sizes.image),
+            size(sizes.own_live),
             effort.own_limit.as_secs_f64()
         ));
     }

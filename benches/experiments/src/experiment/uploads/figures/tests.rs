@@ -1,5 +1,6 @@
 //! Sentences and figures of made-up replays.
 
+use super::super::MIB;
 use super::super::replay::{Batch, Synced};
 use super::*;
 use crate::report::Outcome;
@@ -40,58 +41,42 @@ fn a_row_has_mean_and_deviation_and_the_first_and_the_last_batch() {
 }
 
 #[test]
-fn sentences_follow_the_figures_both_ways() {
-    let of = |without: f64, synced: f64, engine: f64| {
-        let rows = [
-            path(files_row(FileSync::Nothing), &[without]),
-            path(files_row(FileSync::FileAndFolder), &[synced]),
-            path(engine_row(Mode::Sync), &[engine]),
-        ];
-        sentences(&table("t", &rows))
-    };
-    let found = of(2.0, 8.0, 4.0);
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].ends_with(": 4.0 times as long."), "{found:?}");
-    assert!(found[1].ends_with("the engine is 2.0 times as fast."), "{found:?}");
-    let found = of(8.0, 2.0, 8.0);
-    assert!(found[0].ends_with("fsync does not slow them here."), "{found:?}");
-    assert!(found[1].ends_with("the engine is 4.0 times as slow."), "{found:?}");
-    let found = of(2.0, 2.1, 2.0);
-    assert!(found.iter().all(|one| one.contains("differ by less than 10 %")), "{found:?}");
-    assert!(sentences(&table("t", &[Measured::not_made("a", "no")])).is_empty());
-}
-
-#[test]
 fn what_a_path_owes_counts_in_every_comparison() {
     let rows = [
         owing(files_row(FileSync::Nothing), &[1.0], 7.0),
         path(files_row(FileSync::FileAndFolder), &[4.0]),
-        path(engine_row(Mode::Replicated), &[4.0]),
+        path(engine_row(Mode::Replicated), &[2.0]),
     ];
-    let found = sentences(&table("t", &rows));
-    assert!(found[0].contains("take 8.0 s") && found[0].contains("does not slow"), "{found:?}");
-    assert!(found[1].ends_with("the engine is 2.0 times as fast."), "{found:?}");
-    let name = |commit| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
-    let rows = [path(&name(1), &[4.0, 4.1]), owing(&name(5), &[4.0, 4.1], 8.0)];
-    let found = own_sentences(&table("t", &rows), &rows);
-    assert!(found[0].contains("8.1 s (commit=5)") && found[0].contains(": more apart"));
+    let found = table("t", &rows);
+    let said = sentences(&found);
+    assert!(said[0].contains("0.500 ×") && said[1].contains("0.250 ×"), "{said:?}");
+    let plot = plot(&found, &rows).unwrap();
+    assert!(plot.sentence.contains("4.00 ×"), "without the sync: {}", plot.sentence);
+    let none = [Measured::not_made("a", "no")];
+    assert!(sentences(&table("t", &none)).is_empty());
+    assert!(super::plot(&table("t", &none), &none).is_none());
 }
 
 #[test]
-fn an_interval_that_a_row_did_not_reach_is_not_judged() {
+fn an_interval_that_a_row_did_not_reach_is_not_compared() {
     let of = |seconds: &[(u32, &[f64])]| {
-        let name = |commit| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
-        let rows: Vec<_> = seconds.iter().map(|(at, all)| path(&name(*at), all)).collect();
-        own_sentences(&table("t", &rows), &rows)
+        let rows: Vec<_> = seconds.iter().map(|(at, all)| path(&unsynced(*at), all)).collect();
+        (own_sentences(&table("t", &rows), &rows), commit_note(&rows))
     };
-    let found = of(&[(1, &[0.3, 0.3]), (5, &[0.6, 0.6]), (30, &[9.0, 9.0])]);
-    assert!(found.len() == 1 && found[0].contains("no row of files"), "{found:?}");
-    let found = of(&[(1, &[0.6, 0.6]), (5, &[2.4, 2.4])]);
-    assert!(found.len() == 1 && found[0].contains("only commit=1 "), "{found:?}");
-    let found = of(&[(1, &[3.0, 3.2]), (5, &[2.9, 2.9]), (30, &[9.0, 9.0])]);
-    assert!(found[0].contains("2.9 s (commit=5)") && found[0].contains("3.1 s (commit=1)"));
-    assert!(found[0].contains("less than 10 %") && !found[0].contains("commit=30"));
-    assert!(of(&[]).is_empty());
+    let (found, note) = of(&[(1, &[3.0]), (5, &[6.0]), (30, &[9.0])]);
+    assert!(found.len() == 1 && found[0].contains("2.00 ×"), "{found:?}");
+    assert!(note.unwrap().ends_with("commit=30, empty."));
+    assert_eq!(of(&[(1, &[2.0])]), (Vec::new(), None));
+}
+
+#[test]
+fn the_path_that_a_full_filesystem_slows_most_is_named() {
+    let row = |commit, state| Kind::Files(FileSync::Nothing, commit).row(state);
+    let rows: Vec<_> = [(1, State::Empty, 2.0), (1, State::Full, 3.0), (5, State::Full, 9.0)]
+        .map(|(commit, state, seconds)| path(&row(commit, state), &[seconds]))
+        .into();
+    let found = own_sentences(&table("t", &rows), &rows);
+    assert!(found.len() == 1 && found[0].contains("1.50 ×"), "without an empty one: {found:?}");
 }
 
 #[test]
@@ -104,40 +89,6 @@ fn an_engine_that_was_too_small_is_noted() {
     let found = waits_notes(&[row, Measured::not_made("a", "no")], 64 * MIB);
     assert!(found.len() == 1 && found[0].starts_with("engine sync: 3 times"), "{found:?}");
     assert!(found[0].contains("64 MiB"), "{found:?}");
-}
-
-#[test]
-fn an_interval_and_a_full_filesystem_are_compared_beyond_the_deviation() {
-    let of = |slow: &[f64], full: &[f64]| {
-        let row = |commit, state| Kind::Files(FileSync::Nothing, commit).row(state);
-        let rows = [
-            path(&row(1, State::Empty), slow),
-            path(&row(5, State::Empty), &[3.0, 3.2]),
-            path(&row(5, State::Full), full),
-        ];
-        own_sentences(&table("t", &rows), &rows)
-    };
-    let found = of(&[5.0, 5.2], &[5.0, 5.2]);
-    assert!(found[0].ends_with(": more apart than single batches deviate by."), "{found:?}");
-    assert!(found[1].contains("90 % full: files without fsync, commit=5, 3.1 s"), "{found:?}");
-    assert!(found.iter().all(|one| one.starts_with("In one run each")), "{found:?}");
-    let found = of(&[2.0, 6.0], &[2.9, 3.2]);
-    assert!(found[0].contains("within what") && found[1].contains("none of the 1 paths"));
-    let found = of(&[3.0], &[5.0]);
-    assert!(found[0].contains("too few batches"), "{found:?}");
-}
-
-#[test]
-fn the_plots_sentence_names_the_path_that_changes_most() {
-    let sentence = |paths: &[Measured]| plot(paths).map(|plot| plot.sentence);
-    let found = sentence(&[path("a", &[1.0, 1.5]), path("b", &[1.0, 7.0, 3.0])]).unwrap();
-    assert!(found.contains("slows down: b, from 1.0 s") && found.contains("3.0 s in batch 3"));
-    let found = sentence(&[path("a", &[4.0, 1.0]), path("b", &[1.0, 3.0])]).unwrap();
-    assert!(found.contains("becomes faster: a, from 4.0 s"), "{found}");
-    let found = sentence(&[path("a", &[1.0, 1.05])]).unwrap();
-    assert!(found.contains("less than 10 %: a"), "{found}");
-    assert!(sentence(&[path("a", &[1.0])]).unwrap().contains("No path replayed more"));
-    assert_eq!(sentence(&[Measured::not_made("a", "no")]), None);
 }
 
 #[test]
