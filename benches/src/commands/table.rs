@@ -7,7 +7,7 @@ use crate::page::write_measured;
 use crate::report::Report;
 use crate::results::{Kept, folder, load, workspace};
 use anyhow::{Context, Result, bail, ensure};
-use cairn_experiments::{Outcome, Table, number};
+use cairn_experiments::{Outcome, Table, number, rounded, size as format_size};
 use std::path::Path;
 
 /// The command's arguments.
@@ -87,23 +87,9 @@ fn table(folder: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// At most three digits that count.
-fn rounded(value: f64) -> String {
-    if value.abs() < 1000.0 {
-        return number(value);
-    }
-    let unit = 10f64.powi(value.abs().log10().floor() as i32 - 2);
-    number((value / unit).round() * unit)
-}
-
 /// A size as a reader says it.
 fn size(report: &Report) -> Result<String> {
-    let bytes: u64 = setting(report, "value bytes")?.parse().context("value bytes")?;
-    Ok(if bytes.is_multiple_of(1024) {
-        format!("{} KiB", bytes >> 10)
-    } else {
-        format!("{bytes} B")
-    })
+    Ok(format_size(setting(report, "value bytes")?.parse().context("value bytes")?))
 }
 
 fn ms(us: f64) -> String {
@@ -390,14 +376,5 @@ mod tests {
         let error = table(folder.path()).unwrap_err().to_string();
         assert!(error.contains("cargo bench-cairn engine --keep"), "{error}");
         assert!(!error.contains("cluster"), "{error}");
-    }
-
-    #[test]
-    fn rates_keep_three_digits_that_count() {
-        for (value, text) in
-            [(17_342.0, "17,300"), (999.6, "1,000"), (2.5, "2.50"), (12.34, "12.3"), (0.0, "0.00")]
-        {
-            assert_eq!(rounded(value), text);
-        }
     }
 }
