@@ -50,6 +50,17 @@ pub enum Limit {
     },
 }
 
+impl Limit {
+    /// The most time, with the warm-up. None if only requests end it.
+    pub(crate) fn time(self) -> Option<Duration> {
+        match self {
+            Limit::Time { warm_up, measured } => Some(warm_up + measured),
+            Limit::Bounded { time, .. } => Some(time),
+            Limit::Operations(_) => None,
+        }
+    }
+}
+
 /// What a run measured.
 #[derive(Clone)]
 pub struct Samples {
@@ -79,6 +90,13 @@ impl Samples {
         self.elapsed += other.elapsed;
         self.answered += other.answered;
         Ok(())
+    }
+
+    /// Counts an answer.
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.answered += 1;
+        let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.latencies.saturating_record(latency_ns.max(1));
     }
 
     /// Answers per second.
@@ -137,46 +155,29 @@ impl Window {
         !self.stop.is_set() && self.started.fetch_add(1, Ordering::Relaxed) < self.budget
     }
 
+    /// Counts an answer. False once the window is over.
+    fn answered(&self, client: &mut Samples, sent: Instant) -> bool {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| now >= until) || now < self.from {
+            client.answered += 1;
+            return now < self.from;
+        }
+        client.record(now - sent);
+        true
+    }
+
     /// Ends all clients.
     fn fail(&self) {
         self.started.store(u64::MAX / 2, Ordering::Relaxed);
     }
 }
 
-/// What one client measured.
-struct Recorder {
-    latencies: Histogram<u64>,
-    answered: u64,
-}
-
-impl Recorder {
-    fn new() -> Result<Recorder> {
-        Ok(Recorder { latencies: histogram()?, answered: 0 })
-    }
-
-    /// Counts an answer. False once the window is over.
-    fn answered(&mut self, window: &Window, sent: Instant) -> bool {
-        let now = Instant::now();
-        self.answered += 1;
-        if window.until.is_some_and(|until| now >= until) {
-            return false;
-        }
-        if now >= window.from {
-            let latency_ns = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
-            self.latencies.saturating_record(latency_ns.max(1));
-        }
-        true
-    }
-}
-
 /// Adds up the clients. The first error counts before all others.
-fn merge(window: &Window, clients: Vec<Result<Recorder>>) -> Result<Samples> {
+fn merge(window: &Window, clients: Vec<Result<Samples>>) -> Result<Samples> {
     let ended = Instant::now();
     let mut samples = Samples::new()?;
     for client in clients {
-        let client = client?;
-        samples.latencies.add(&client.latencies).context("histogram")?;
-        samples.answered += client.answered;
+        samples.add(&client?)?;
     }
     window.stop.check()?;
     samples.elapsed = window.until.map_or(ended, |until| until.min(ended)) - window.from;
@@ -197,15 +198,15 @@ pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> 
 /// The first error of a worker; [`Stopped`](super::Stopped).
 pub async fn drive_until<W: Worker>(workers: Vec<W>, limit: Limit, stop: &Stop) -> Result<Samples> {
     let window = Window::open(limit, stop);
-    let mut tasks: JoinSet<Result<Recorder>> = JoinSet::new();
+    let mut tasks: JoinSet<Result<Samples>> = JoinSet::new();
     for mut worker in workers {
         let window = Arc::clone(&window);
         tasks.spawn(async move {
-            let mut recorder = Recorder::new()?;
+            let mut recorder = Samples::new()?;
             while window.next() {
                 let sent = Instant::now();
                 worker.step().await.inspect_err(|_| window.fail())?;
-                if !recorder.answered(&window, sent) {
+                if !window.answered(&mut recorder, sent) {
                     break;
                 }
             }
@@ -232,12 +233,12 @@ pub async fn drive_blocking<W: BlockingWorker>(
 ) -> Result<Samples> {
     let stop = stop.clone();
     let run = move || {
-        let clients = workers.into_iter().map(|worker| Ok((worker, Recorder::new()?)));
+        let clients = workers.into_iter().map(|worker| Ok((worker, Samples::new()?)));
         let clients: Vec<_> = clients.collect::<Result<_>>()?;
         let opened = OnceLock::new();
         thread::scope(|scope| {
             let (runs, running) = mpsc::channel();
-            let start = |(mut worker, mut recorder): (W, Recorder)| {
+            let start = |(mut worker, mut recorder): (W, Samples)| {
                 let (runs, opened) = (runs.clone(), &opened);
                 thread::Builder::new().spawn_scoped(scope, move || {
                     // Whoever waits for it is there until the window opens.
@@ -246,7 +247,7 @@ pub async fn drive_blocking<W: BlockingWorker>(
                     while window.next() {
                         let sent = Instant::now();
                         worker.step().inspect_err(|_| window.fail())?;
-                        if !recorder.answered(window, sent) {
+                        if !window.answered(&mut recorder, sent) {
                             break;
                         }
                     }
