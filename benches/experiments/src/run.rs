@@ -21,18 +21,9 @@ impl Name {
         (0..ALL.len()).map(Name)
     }
 
-    fn definition(self) -> Option<&'static Definition> {
-        ALL.get(self.0).copied()
-    }
-
     /// The name.
     pub fn text(self) -> &'static str {
-        self.definition().map_or("", |definition| definition.name)
-    }
-
-    /// What the experiment asks.
-    pub fn question(self) -> &'static str {
-        self.definition().map_or("", |definition| definition.question)
+        ALL.get(self.0).map_or("", |definition| definition.name)
     }
 }
 
@@ -103,6 +94,7 @@ pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Re
         definition.name.clone_into(&mut experiment.name);
         definition.question.clone_into(&mut experiment.question);
         definition.source.clone_into(&mut experiment.source);
+        experiment.plots.retain(|plot| plot.data.is_drawable());
         experiment.seconds = from.elapsed().as_secs_f64();
         experiments.push(experiment);
     }

@@ -3,7 +3,7 @@
 //! What holds here: a sentence says what its figures say, whatever they are. Without its figures
 //! there is none.
 
-use crate::report::{Table, cell, number};
+use crate::report::{Table, cell, count, number, size};
 
 /// Two rows, the second one the measure of the first.
 pub(super) type Pair<'a> = [&'a str; 2];
@@ -44,6 +44,18 @@ pub(super) fn caption(table: &Table, what: &str, column: &str, pair: Pair<'_>) -
     finding(table, what, column, pair).or_else(|| {
         let (row, _) = table.bars(column).into_iter().next()?;
         alone(table, column, &row)
+    })
+}
+
+/// A note where an engine's size was in the way of a row.
+pub(super) fn waits(row: &str, times: u64, engine_bytes: u64) -> Option<String> {
+    let size = size(engine_bytes);
+    (times > 0).then(|| {
+        format!(
+            "{row}: {} for space, which an engine of {size} uses again only after a sync. A larger \
+             --size avoids it.",
+            count(times as usize, "wait")
+        )
     })
 }
 
@@ -88,5 +100,11 @@ mod tests {
         let caption = |table: &Table| caption(table, "x", "rate", ["c", "a"]);
         assert_eq!(caption(&table()).unwrap(), "“a”: rate 250 (200–300) /s.");
         assert_eq!(caption(&Table::new("t", &[("rate", "/s")])), None);
+        assert_eq!(waits("a", 0, 64 << 20), None);
+        assert!(
+            waits("a", 3, 64 << 20)
+                .unwrap()
+                .starts_with("a: 3 waits for space, which an engine of 64 MiB")
+        );
     }
 }

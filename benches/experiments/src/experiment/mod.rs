@@ -15,14 +15,14 @@ pub use direct::run_child;
 use crate::measure::{Limit, Samples, Stop, median, spread_of};
 use crate::place::Place;
 use crate::report::{Check, Experiment, Figure};
-use crate::subject::{Subject, make_engine_with};
+use crate::subject::{Load, Subject, make_engine_with};
 use anyhow::Result;
 use cairn_engine::io::Backend;
 use cairn_engine::{Engine, KernelBootId, Mode, Options};
 use futures::future::BoxFuture;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An experiment that can be run.
 pub(crate) struct Definition {
@@ -105,23 +105,17 @@ impl Settings {
 
     /// The time of one round of a timed row.
     pub(crate) fn round_time(&self) -> Duration {
-        match self.limit() {
-            Limit::Time { warm_up, measured } => warm_up + measured,
-            Limit::Bounded { time, .. } => time,
-            Limit::Operations(_) => Duration::ZERO,
-        }
+        self.limit().time().unwrap_or_default()
     }
 
     /// The speed of a disk that the bounds of time assume. A slower one takes longer.
     pub const fn assumed_mib_per_second(&self) -> u64 {
-        if self.quick { 200 } else { Settings::FILL_MIB_PER_SECOND }
+        if self.quick { 200 } else { 50 }
     }
 
-    const FILL_MIB_PER_SECOND: u64 = 50;
-
-    /// The time of a full run to fill this many bytes, as the bounds assume.
-    pub(crate) fn fill_time(bytes: u64) -> Duration {
-        Duration::from_secs(bytes.div_ceil(Settings::FILL_MIB_PER_SECOND << 20))
+    /// The time to fill this many bytes, as the bounds assume.
+    pub(crate) fn fill_time(&self, bytes: u64) -> Duration {
+        Duration::from_millis((bytes * 1000).div_ceil(self.assumed_mib_per_second() << 20))
     }
 }
 
@@ -179,6 +173,22 @@ impl Context<'_> {
     }
 }
 
+/// What has the data when an engine of this mode answers.
+pub(crate) fn mode_answered_by(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Device => "device, which keeps completed writes",
+        Mode::Replicated => "device, synced in the background; peers cover the time between",
+        Mode::Sync => "disk",
+    }
+}
+
+/// Options of an engine of so many bytes. It uses space again after a sync, so a small one has to
+/// sync early.
+pub(crate) fn small(mode: Mode, boot: KernelBootId, bytes: u64) -> Options {
+    let options = Options::new(mode, boot, 1);
+    Options { sync_bytes: options.sync_bytes.min(bytes / 16), ..options }
+}
+
 /// One row: what it measures, or why this place does not allow it.
 pub(crate) struct Case {
     /// The row's name.
@@ -205,6 +215,37 @@ impl Case {
         let (name, answered_by) = (name.into(), String::new());
         Case { name, answered_by, subject: Err(reason.into()), rounds: Vec::new() }
     }
+}
+
+/// Runs all cases in each round, in every second round the last one first, so that no row always
+/// follows the same one. Ends before a round that would not end in time, if there is one. Returns
+/// how many rounds it ran, at least one.
+pub(crate) async fn rounds(
+    context: &Context<'_>,
+    cases: &mut [Case],
+    depth: usize,
+    limit: Limit,
+    until: Option<Instant>,
+) -> Result<usize> {
+    let rounds = context.settings.rounds();
+    for round in 0..rounds {
+        let began = Instant::now();
+        let mut due: Vec<&mut Case> = cases.iter_mut().collect();
+        if round % 2 == 1 {
+            due.reverse();
+        }
+        for case in due {
+            let Ok(subject) = &mut case.subject else { continue };
+            context.step(&format!("round {} of {rounds}: {}", round + 1, case.name))?;
+            let load = Load { depth, limit, seed: round as u64 + 1, stop: context.stop.clone() };
+            let samples = subject.round(&load).await;
+            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
+        }
+        if until.is_some_and(|until| Instant::now() + began.elapsed() > until) {
+            return Ok(round + 1);
+        }
+    }
+    Ok(rounds)
 }
 
 /// Ends what the cases run in the background.
@@ -261,6 +302,12 @@ pub(crate) fn little_checks(cases: &[Case], depth: usize) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::FOLDER;
+    use crate::report::Outcome;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
 
     /// A quick run of the least size, in which `replicated` and `sync` are justified.
     pub(crate) fn settings() -> Settings {
@@ -282,13 +329,116 @@ mod tests {
         fn zeroed(&self, _: u64, _: u64) {}
     }
 
+    /// A run in a temporary directory.
+    pub(crate) struct Bench {
+        directory: tempfile::TempDir,
+        place: Place,
+        settings: Settings,
+        pub stop: Stop,
+    }
+
+    impl Bench {
+        pub(crate) fn new(settings: Settings) -> Bench {
+            let directory = tempfile::tempdir().unwrap();
+            let place = Place::make(directory.path(), 0).unwrap();
+            Bench { directory, place, settings, stop: Stop::default() }
+        }
+
+        pub(crate) fn context(&self) -> Context<'_> {
+            let (settings, place, stop) = (&self.settings, &self.place, self.stop.clone());
+            Context { settings, place, observer: &Silent, stop }
+        }
+
+        pub(crate) fn folder(&self) -> PathBuf {
+            self.directory.path().join(FOLDER)
+        }
+
+        pub(crate) fn run(&self, definition: &Definition) -> Result<Experiment> {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+            let ended = runtime.block_on((definition.run)(&self.context()));
+            ended.inspect(assert_rows)
+        }
+    }
+
+    /// Every row is measured, or has a reason.
+    fn assert_rows(experiment: &Experiment) {
+        for row in experiment.tables.iter().flat_map(|table| &table.rows) {
+            match &row.outcome {
+                Outcome::Measured(figures) => {
+                    assert!(figures.iter().any(Option::is_some), "{row:?}");
+                    assert!(!row.answered_by.is_empty(), "{row:?}");
+                }
+                Outcome::NotMade(reason) => assert!(!reason.is_empty(), "{row:?}"),
+            }
+        }
+        assert!(experiment.plots.iter().all(|plot| !plot.sentence.is_empty()));
+        assert!(!experiment.notes.is_empty() && !experiment.sentences.is_empty());
+    }
+
     /// Runs one experiment in a temporary directory and returns what it measured.
     pub(crate) fn run_alone(definition: &Definition, settings: &Settings) -> Experiment {
-        let directory = tempfile::tempdir().unwrap();
-        let place = Place::make(directory.path(), 0).unwrap();
-        let context = Context { settings, place: &place, observer: &Silent, stop: Stop::default() };
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on((definition.run)(&context)).unwrap()
+        Bench::new(settings.clone()).run(definition).unwrap()
+    }
+
+    /// The same, with the most bytes that its folder held. Nothing is left in it.
+    pub(crate) fn run_watched(definition: &Definition, settings: &Settings) -> (Experiment, u64) {
+        let bench = Bench::new(settings.clone());
+        let (folder, ended) = (bench.folder(), AtomicBool::new(false));
+        let empty = used(&folder);
+        let (found, peak) = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut peak = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    peak = used(&folder).max(peak);
+                    std::thread::yield_now();
+                }
+                peak
+            });
+            let found = bench.run(definition);
+            ended.store(true, Ordering::Relaxed);
+            (found.unwrap(), watcher.join().unwrap())
+        });
+        assert_eq!(used(&folder), empty);
+        assert!(peak <= (definition.bounds)(settings).bytes, "{peak}");
+        (found, peak)
+    }
+
+    /// Bytes on the disk, with an inode for each file.
+    fn used(path: &Path) -> u64 {
+        let Ok(metadata) = path.symlink_metadata() else { return 0 };
+        let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+        metadata.blocks() * 512 + 512 + inside.map(|entry| used(&entry.path())).sum::<u64>()
+    }
+
+    /// Writes its name when it runs.
+    struct Named(&'static str, Arc<Mutex<String>>);
+
+    impl Subject for Named {
+        fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+            self.1.lock().unwrap().push_str(self.0);
+            Box::pin(async { Samples::new() })
+        }
+    }
+
+    #[tokio::test]
+    async fn every_second_round_runs_the_last_row_first_until_the_time_is_over() {
+        let bench = Bench::new(settings());
+        let ran: Arc<Mutex<String>> = Arc::default();
+        let case = |name| Case::new(name, "x", Named(name, Arc::clone(&ran)));
+        let mut cases = [case("a"), Case::not_made("b", "no"), case("c")];
+        let (context, limit) = (bench.context(), Limit::Operations(1));
+        assert_eq!(rounds(&context, &mut cases, 1, limit, None).await.unwrap(), 3);
+        let over = Some(Instant::now());
+        assert_eq!(rounds(&context, &mut cases, 1, limit, over).await.unwrap(), 1);
+        assert_eq!(*ran.lock().unwrap(), "accaacac");
+        assert_eq!(cases.map(|case| case.rounds.len()), [4, 0, 4]);
+    }
+
+    #[test]
+    fn a_small_engine_syncs_before_it_is_full() {
+        for (bytes, sync_bytes) in [(24 << 20, (24 << 20) / 16), (4096 << 20, 64 << 20)] {
+            assert_eq!(small(Mode::Sync, KernelBootId(1), bytes).sync_bytes, sync_bytes);
+        }
     }
 
     fn samples(answers: u64, latency_us: u64, elapsed: Duration) -> Samples {
@@ -329,9 +479,21 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_is_bounded_by_two_minutes() {
-        let settings = Settings { size_bytes: Settings::QUICK_SIZE, root: true, ..settings() };
-        let time: Duration = ALL.iter().map(|one| (one.bounds)(&settings).time).sum();
+    fn the_bounds_stay_within_the_budget_even_with_all_modes() {
+        let modes: Vec<_> = settings().modes.into_iter().map(|(mode, _)| (mode, None)).collect();
+        let size_bytes = Settings::QUICK_SIZE;
+        let quick = Settings { size_bytes, root: true, modes, ..settings() };
+        let size_bytes = Settings::DEFAULT_SIZE;
+        let full = Settings { size_bytes, quick: false, ..quick.clone() };
+        let seconds = [(30, 420), (30, 480), (25, 360), (12, 180), (22, 240)];
+        for (definition, (least, most)) in ALL.iter().zip(seconds) {
+            for (settings, seconds) in [(&quick, least), (&full, most)] {
+                let found = (definition.bounds)(settings);
+                assert!(found.time <= Duration::from_secs(seconds), "{}", definition.name);
+                assert!(found.bytes <= 2 * settings.size_bytes, "{}", definition.name);
+            }
+        }
+        let time: Duration = ALL.iter().map(|one| (one.bounds)(&quick).time).sum();
         assert!(time <= Duration::from_secs(120), "{time:?}");
     }
 }

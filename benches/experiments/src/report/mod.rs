@@ -264,6 +264,16 @@ pub enum PlotData {
     },
 }
 
+impl PlotData {
+    /// Whether there is anything to draw.
+    pub(crate) fn is_drawable(&self) -> bool {
+        match self {
+            PlotData::Bars { bars, .. } => bars.iter().any(|(_, figure)| figure.most > 0.0),
+            PlotData::Lines { lines, .. } => lines.iter().any(|(_, points)| !points.is_empty()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

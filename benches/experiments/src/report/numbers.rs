@@ -16,7 +16,7 @@ pub fn number(value: f64) -> String {
 /// A number with at most three digits that count.
 pub fn rounded(value: f64) -> String {
     let unit = 10f64.powi((value.abs().max(1.0).log10().floor() as i32 - 2).max(0));
-    number((value / unit).round() * unit)
+    number(if unit > 1.0 { (value / unit).round() * unit } else { value })
 }
 
 /// A number as short as it goes, for an axis.
@@ -83,7 +83,7 @@ mod tests {
     fn numbers_keep_the_digits_that_count() {
         let found = [0.0, 0.1234, 2.345, 23.45, 234.5, -1234.0, 1_234_567.0].map(number);
         assert_eq!(found, ["0.00", "0.123", "2.35", "23.4", "234", "-1,234", "1,234,567"]);
-        assert_eq!([999.6, 12_345.0, 9.96].map(rounded), ["1,000", "12,300", "10.0"]);
+        assert_eq!([999.6, 12_345.0, 9.96].map(rounded), ["1,000", "12,300", "9.96"]);
         assert_eq!(
             [0.0, 0.05, 3.5, 50.0, 26_400.0].map(short),
             ["0", "0.05", "3.5", "50", "26,400"]

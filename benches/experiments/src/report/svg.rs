@@ -136,6 +136,7 @@ fn draw_lines(
     if !left.is_finite() {
         return Err(anyhow!("a plot without a point"));
     }
+    let places = ticks.iter().map(|(place, _)| *place).collect();
     let (bottom, top) = (low * 0.7, high * headroom(high / (low * 0.7), lines.len()));
     let mut chart = drawn(
         ChartBuilder::on(area)
@@ -144,7 +145,7 @@ fn draw_lines(
             .margin_right(24)
             .margin_top(8)
             .build_cartesian_2d(
-                ((left * 0.85)..(right * 1.2)).log_scale().with_key_points(places(ticks)),
+                ((left * 0.85)..(right * 1.2)).log_scale().with_key_points(places),
                 (bottom..top).log_scale().with_key_points(decades(bottom, top)),
             ),
     )?;
@@ -189,10 +190,6 @@ fn draw_lines(
 fn headroom(range: f64, lines: usize) -> f64 {
     let legend = (0.06 + 0.05 * lines as f64).min(0.6);
     range.max(2.0).powf(legend / (1.0 - legend)).max(1.3)
-}
-
-fn places(ticks: &[(f64, String)]) -> Vec<f64> {
-    ticks.iter().map(|(place, _)| *place).collect()
 }
 
 /// 1, 2 and 5 times each power of ten between two values; only the powers if there are many.

@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -240,11 +240,7 @@ struct BlockWriter {
 
 impl BlockingWorker for BlockWriter {
     fn step(&mut self) -> Result<()> {
-        // Eight new bytes make each block differ from the one before. More would cost time of the
-        // processor.
-        for block in self.value.chunks_mut(BLOCK) {
-            stamp(block, &mut self.rng);
-        }
+        stamp(&mut self.value, &mut self.rng);
         let bytes = self.value.len() as u64;
         match self.state {
             FileState::Written => {
@@ -274,10 +270,13 @@ impl BlockingWorker for BlockWriter {
     }
 }
 
-/// Makes a block differ from what it was.
-fn stamp(block: &mut [u8], rng: &mut StdRng) {
-    if let Some(head) = block.get_mut(..8) {
-        head.copy_from_slice(&rng.next_u64().to_le_bytes());
+/// Makes each block differ from what it was, at little cost: random bytes for all of it would cost
+/// a row processor time.
+pub(crate) fn stamp(buf: &mut [u8], rng: &mut StdRng) {
+    for block in buf.chunks_mut(BLOCK) {
+        if let Some(head) = block.get_mut(..8) {
+            head.copy_from_slice(&rng.next_u64().to_le_bytes());
+        }
     }
 }
 
@@ -317,34 +316,57 @@ pub async fn sync_filesystem(folder: &Path) -> Result<()> {
     .await
 }
 
-/// A new file of zeros, synced. With `O_DIRECT` none of it is left in memory.
+/// What a new file is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Zeros,
+    /// Blocks that all differ.
+    Random,
+}
+
+/// Makes a file, on the disk when this returns. Ends early once `limit` is over, with fewer bytes.
+/// With `O_DIRECT` none of it is left in memory. Returns its bytes.
 ///
 /// # Errors
 /// The system's; [`Stopped`](crate::Stopped).
-pub(crate) async fn zero_file(path: &Path, bytes: u64, direct: bool, stop: &Stop) -> Result<()> {
+pub(crate) async fn fill_file(
+    path: &Path,
+    bytes: u64,
+    content: Content,
+    direct: bool,
+    limit: Duration,
+    stop: &Stop,
+) -> Result<u64> {
     let (path, stop) = (path.to_path_buf(), stop.clone());
     blocking(move || {
+        let at = || path.display().to_string();
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        if direct {
-            options.custom_flags(O_DIRECT);
+        options.write(true).create_new(true).custom_flags(if direct { O_DIRECT } else { 0 });
+        let mut file = options.open(&path).with_context(at)?;
+        let mut chunk = AlignedBuf::zeroed(1 << 20);
+        let mut rng = StdRng::seed_from_u64(bytes);
+        if content == Content::Random {
+            rng.fill_bytes(&mut chunk);
         }
-        let mut file = options.open(&path).with_context(|| path.display().to_string())?;
-        let zeros = AlignedBuf::zeroed(1 << 20);
-        let mut left = bytes;
-        while left > 0 {
+        let (began, mut done) = (Instant::now(), 0);
+        while done < bytes && began.elapsed() < limit {
             stop.check()?;
-            let length = left.min(zeros.len() as u64);
-            let part = zeros.get(..usize::try_from(length)?).unwrap_or_default();
-            file.write_all(part).with_context(|| path.display().to_string())?;
-            left -= length;
+            if content == Content::Random {
+                stamp(&mut chunk, &mut rng);
+            }
+            let length = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(chunk.len());
+            file.write_all(chunk.get(..length).unwrap_or_default()).with_context(at)?;
+            done += length as u64;
         }
-        file.sync_all().with_context(|| path.display().to_string())
+        file.sync_all().with_context(at)?;
+        Ok(done)
     })
     .await
 }
 
-async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     tokio::task::spawn_blocking(work).await.context("the work ended early")?
 }
 
@@ -366,6 +388,28 @@ mod tests {
         }
     }
 
+    async fn zeros(path: &Path, bytes: u64) {
+        let (zeros, stop) = (Content::Zeros, Stop::default());
+        let filled = fill_file(path, bytes, zeros, false, Duration::MAX, &stop).await;
+        assert_eq!(filled.unwrap(), bytes);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_filled_until_its_time_is_over_or_the_run_is_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, bytes, stop) = (folder.path().join("file"), (2 << 20) + 5, Stop::default());
+        let fill = |limit| fill_file(&path, bytes, Content::Random, false, limit, &stop);
+        assert_eq!(fill(Duration::MAX).await.unwrap(), bytes);
+        let found = fs::read(&path).unwrap();
+        let blocks: std::collections::BTreeSet<_> = found.chunks(BLOCK).collect();
+        assert_eq!((found.len() as u64, blocks.len()), (bytes, 513), "all blocks differ");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(fill(Duration::ZERO).await.unwrap(), 0);
+        fs::remove_file(&path).unwrap();
+        stop.set();
+        assert!(fill(Duration::MAX).await.unwrap_err().is::<crate::Stopped>());
+    }
+
     fn load(limit: Limit) -> Load {
         Load { depth: 4, limit, seed: 1, stop: Stop::default() }
     }
@@ -384,7 +428,7 @@ mod tests {
             let mut subject = writes(folder.path(), state);
             if state == FileState::WrittenInOrder {
                 let bytes = BLOCKS * BLOCK_BYTES;
-                zero_file(&subject.path, bytes, false, &load.stop).await.unwrap();
+                zeros(&subject.path, bytes).await;
             }
             // The blocks end it, since the time is long.
             let samples = subject.round(&load).await.unwrap();
@@ -406,7 +450,7 @@ mod tests {
         let mut subject = BlockWrites { values: 4, journal: true, ..subject };
         let load = load(Limit::Operations(10));
         let all = BLOCKS + BlockWrites::JOURNAL_BLOCKS;
-        zero_file(&subject.path, all * BLOCK_BYTES, false, &load.stop).await.unwrap();
+        zeros(&subject.path, all * BLOCK_BYTES).await;
         let samples = subject.round(&load).await.unwrap();
         assert_eq!((samples.latencies.len(), samples.answered), (40, 40));
         let bytes = fs::read(&subject.path).unwrap();

@@ -76,8 +76,12 @@ impl FileStore {
             fs::rename(&temporary, self.file(object))
         });
         written.with_context(|| format!("writing {}", temporary.display()))?;
+        self.sync_folder(&shard)
+    }
+
+    fn sync_folder(&self, shard: &Path) -> Result<()> {
         if self.sync == FileSync::FileAndFolder {
-            let synced = File::open(&shard).and_then(|folder| folder.sync_all());
+            let synced = File::open(shard).and_then(|folder| folder.sync_all());
             synced.with_context(|| format!("syncing {}", shard.display()))?;
         }
         Ok(())
@@ -120,17 +124,10 @@ impl FileStore {
     pub fn delete(&self, object: u64) -> Result<bool> {
         let path = self.file(object);
         match fs::remove_file(&path) {
-            Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(error) => {
-                return Err(error).with_context(|| format!("removing {}", path.display()));
-            }
+            removed => removed.with_context(|| format!("removing {}", path.display()))?,
         }
-        if self.sync == FileSync::FileAndFolder {
-            let shard = self.shard(object);
-            let synced = File::open(&shard).and_then(|folder| folder.sync_all());
-            synced.with_context(|| format!("syncing {}", shard.display()))?;
-        }
+        self.sync_folder(&self.shard(object))?;
         Ok(true)
     }
 

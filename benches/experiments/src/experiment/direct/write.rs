@@ -2,8 +2,9 @@
 //! returned and until the data is synced.
 
 use crate::measure::{Stop, usage};
+use crate::subject::stamp;
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_engine::io::{AlignedBuf, BLOCK};
+use cairn_engine::io::AlignedBuf;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::libc;
 use rand::rngs::StdRng;
@@ -136,12 +137,7 @@ impl Shared<'_> {
                 return Ok(written);
             }
             self.stop.check()?;
-            // Every block differs, at little cost.
-            for block in buf.chunks_mut(BLOCK) {
-                if let Some(head) = block.get_mut(..8) {
-                    head.copy_from_slice(&rng.next_u64().to_le_bytes());
-                }
-            }
+            stamp(&mut buf, &mut rng);
             self.file.write_all_at(&buf, at).context("write")?;
             written += WRITE as u64;
         }
@@ -204,32 +200,10 @@ pub(super) fn write_file(folder: &Path, task: &Task, stop: &Stop) -> Result<Writ
     })
 }
 
-/// Makes a file of zeros, on the disk when this returns, within `limit`. Returns its bytes: fewer
-/// if the time ended before.
-///
-/// # Errors
-/// The system's; `Stopped`.
-pub(super) fn zero_file(path: &Path, bytes: u64, limit: Duration, stop: &Stop) -> Result<u64> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_DIRECT);
-    let file = options.open(path).with_context(|| path.display().to_string())?;
-    let chunk = AlignedBuf::zeroed(8 * WRITE);
-    let deadline = Instant::now() + limit;
-    let mut at = 0;
-    while at < bytes && Instant::now() < deadline {
-        stop.check()?;
-        let left = usize::try_from(bytes - at).unwrap_or(usize::MAX);
-        let part = chunk.get(..left.min(chunk.len())).context("chunk")?;
-        file.write_all_at(part, at).context("zeroing a file")?;
-        at += part.len() as u64;
-    }
-    file.sync_all().context("zeroing a file")?;
-    Ok(at)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use cairn_engine::io::BLOCK;
 
     pub(in super::super) fn task(how: How, depth: usize, bytes: u64) -> Task {
         Task { file: "file".into(), how, depth, bytes, limit_ms: 60_000, seed: 1 }
@@ -248,9 +222,7 @@ pub(super) mod tests {
         for (how, depth) in hows {
             let path = folder.path().join("file");
             if how.is_zeroed() {
-                let stop = Stop::default();
-                let hour = Duration::from_secs(3600);
-                assert_eq!(zero_file(&path, bytes, hour, &stop).unwrap(), bytes);
+                File::create_new(&path).unwrap().set_len(bytes).unwrap();
             }
             let task = task(how, depth, bytes);
             let written = write_file(folder.path(), &task, &Stop::default()).unwrap();

@@ -9,58 +9,13 @@ use bytes::Bytes;
 use cairn_engine::Engine;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients that write the keys before the first round.
-const FILL_CLIENTS: usize = 64;
-
 /// A key by its number: 16 bytes, neighbours far apart.
-fn key(number: u64) -> Bytes {
+pub(super) fn key(number: u64) -> Bytes {
     // An odd factor makes this a bijection.
     Bytes::from(format!("{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-}
-
-struct Fill {
-    log: EngineLog,
-    payloads: Payloads,
-    next: Arc<AtomicU64>,
-    until: Instant,
-    rng: StdRng,
-}
-
-impl Worker for Fill {
-    async fn step(&mut self) -> Result<()> {
-        if Instant::now() >= self.until {
-            return Ok(());
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let value = self.payloads.value(&mut self.rng, VALUE_BYTES);
-        self.log.put(key(number), value).await
-    }
-}
-
-/// Writes the keys, as many as the time allows, and returns how many.
-pub(super) async fn fill(
-    context: &Context<'_>,
-    keys: u64,
-    limit: Duration,
-    log: &EngineLog,
-    payloads: &Payloads,
-) -> Result<u64> {
-    let next = Arc::new(AtomicU64::new(0));
-    let until = Instant::now() + limit;
-    let workers = (0..FILL_CLIENTS as u64).map(|seed| Fill {
-        log: log.clone(),
-        payloads: payloads.clone(),
-        next: Arc::clone(&next),
-        until,
-        rng: StdRng::seed_from_u64(seed),
-    });
-    let limit = Limit::Operations(keys);
-    drive_until(workers.collect(), limit, &context.stop).await.context("writing the keys")?;
-    Ok(next.load(Ordering::Relaxed))
 }
 
 /// What a round of puts and gets measured.
@@ -155,10 +110,7 @@ impl Kinds {
         if now < self.from || now >= self.until {
             return;
         }
-        let latency_ns = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
-        let mut samples = kind.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.latencies.saturating_record(latency_ns.max(1));
-        samples.answered += 1;
+        kind.lock().unwrap_or_else(PoisonError::into_inner).record(now - sent);
     }
 }
 

@@ -17,7 +17,6 @@ use super::{Bounds, Context, Definition, Settings};
 use crate::report::Experiment;
 use anyhow::Result;
 use futures::future::BoxFuture;
-use std::time::Duration;
 
 /// What the folders and the filesystem's own blocks take.
 const OTHER_BYTES: u64 = 1 << 20;
@@ -43,10 +42,7 @@ fn plans(settings: &Settings) -> (file::Plan, plan::Plan) {
 /// The file is removed before the engine is made. A quick run assumes a disk that writes 200 MiB/s.
 fn bounds(settings: &Settings) -> Bounds {
     let (file, sweep) = plans(settings);
-    let fill = |bytes: u64| match settings.quick {
-        true => Duration::from_millis(bytes.div_ceil(200 << 10)),
-        false => Settings::fill_time(bytes),
-    };
+    let fill = |bytes: u64| settings.fill_time(bytes);
     Bounds {
         bytes: file.bytes.max(sweep.bytes) + OTHER_BYTES,
         time: file.bound(fill) + sweep.bound(fill),
@@ -61,7 +57,7 @@ async fn run(context: &Context<'_>, file: &file::Plan, sweep: &plan::Plan) -> Re
     let mut sentences = file_verdict::sentences(&written);
     sentences.extend(sweep_verdict::sentences(&swept, sweep));
     notes.extend(sweep.notes());
-    notes.extend(sweep::waits(&cells));
+    notes.extend(sweep::waits_notes(&cells, sweep.bytes));
     notes.extend(sweep_verdict::left_out(&swept, sweep));
     let plots = [file_verdict::plot(&written, file), sweep_verdict::plot(&swept, sweep)];
     Ok(Experiment {
@@ -76,16 +72,11 @@ async fn run(context: &Context<'_>, file: &file::Plan, sweep: &plan::Plan) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Silent, run_alone, settings};
-    use super::super::{Definition, Observer};
+    use super::super::tests::{Bench, run_alone, run_watched, settings};
     use super::*;
-    use crate::measure::Stop;
-    use crate::place::{FOLDER, Place};
     use crate::report::{Outcome, PlotData};
     use cairn_engine::Mode;
-    use std::os::unix::fs::MetadataExt;
-    use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     /// The least plans in which every row is measured.
     fn short(settings: &Settings) -> (file::Plan, plan::Plan) {
@@ -98,26 +89,14 @@ mod tests {
     }
 
     const SHORT: Definition = Definition {
-        name: "intervals",
-        question: "",
-        source: "",
-        bounds,
         run: |context| -> BoxFuture<'_, _> {
             Box::pin(async {
                 let (file, sweep) = short(context.settings);
                 run(context, &file, &sweep).await
             })
         },
+        ..DEFINITION
     };
-
-    #[test]
-    fn the_defaults_stay_within_the_budget() {
-        let quick = Settings { size_bytes: Settings::QUICK_SIZE, ..settings() };
-        assert!(bounds(&quick).time <= Duration::from_secs(30), "{:?}", bounds(&quick));
-        let full = Settings { size_bytes: Settings::DEFAULT_SIZE, quick: false, ..settings() };
-        assert!(bounds(&full).time <= Duration::from_secs(480), "{:?}", bounds(&full));
-        assert!(bounds(&full).bytes <= full.size_bytes);
-    }
 
     #[test]
     fn all_rows_are_measured_or_have_a_reason() {
@@ -126,18 +105,7 @@ mod tests {
         let (file, sweep) = short(&settings);
         let [written, swept] = found.tables.as_slice() else { panic!("two tables") };
         let names: Vec<&str> = written.rows.iter().map(|row| row.name.as_str()).collect();
-        assert_eq!(
-            names,
-            [
-                "never",
-                "at the end",
-                "every 100 MiB",
-                "every 10 MiB",
-                "every 1 MiB",
-                "every 100 KiB",
-                "every 16 KiB"
-            ]
-        );
+        assert_eq!(names, file::ROWS.map(file::Syncs::name));
         assert_eq!(written.title, file.title());
         assert_eq!(written.rows[0].answered_by, "page cache");
         let measured = |row: &&crate::report::Row| matches!(row.outcome, Outcome::Measured(_));
@@ -169,54 +137,16 @@ mod tests {
         assert_eq!((found.plots.len(), found.sentences.len()), (1, 3), "the file's alone");
     }
 
-    /// Remembers the most bytes that the folder holds at a step.
-    struct Peak {
-        folder: PathBuf,
-        bytes: AtomicU64,
-    }
-
-    fn used(path: &Path) -> u64 {
-        let Ok(metadata) = path.symlink_metadata() else { return 0 };
-        let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
-        metadata.blocks() * 512 + inside.map(|entry| used(&entry.path())).sum::<u64>()
-    }
-
-    impl Observer for Peak {
-        fn experiment(&self, _: &str, _: usize, _: usize) {}
-        fn step(&self, _: &str) {
-            self.bytes.fetch_max(used(&self.folder), Ordering::Relaxed);
-        }
-        fn zeroed(&self, _: u64, _: u64) {}
-    }
-
     #[test]
     fn the_space_stays_within_the_bound_and_is_free_at_the_end() {
-        let settings = settings();
-        let directory = tempfile::tempdir().unwrap();
-        let place = Place::make(directory.path(), 0).unwrap();
-        let folder = directory.path().join(FOLDER);
-        let empty = used(&folder);
-        let peak = Peak { folder: folder.clone(), bytes: AtomicU64::new(0) };
-        let stop = Stop::default();
-        let context = Context { settings: &settings, place: &place, observer: &peak, stop };
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on((SHORT.run)(&context)).unwrap();
-        let found = peak.bytes.load(Ordering::Relaxed);
-        let (_, sweep) = plans(&settings);
-        assert!(found >= sweep.bytes && found <= bounds(&settings).bytes, "{found}");
-        assert_eq!(used(&folder), empty);
+        let (_, sweep) = plans(&settings());
+        assert!(run_watched(&SHORT, &settings()).1 >= sweep.bytes);
     }
 
     #[test]
     fn a_stopped_run_ends_before_its_next_step() {
-        let settings = settings();
-        let directory = tempfile::tempdir().unwrap();
-        let place = Place::make(directory.path(), 0).unwrap();
-        let stop = Stop::default();
-        stop.set();
-        let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let ended = runtime.block_on((SHORT.run)(&context)).unwrap_err();
-        assert!(ended.is::<crate::Stopped>(), "{ended}");
+        let bench = Bench::new(settings());
+        bench.stop.set();
+        assert!(bench.run(&SHORT).unwrap_err().is::<crate::Stopped>());
     }
 }

@@ -3,12 +3,13 @@
 //! What holds here: one engine is made and closed and opened again with other settings, so that
 //! rounds alternate over the settings. The keys that are read were all written before.
 
+use super::super::finding::waits;
 use super::super::{Context, Settings, little_check};
-use super::mixed::{Mix, Round, fill};
+use super::mixed::{Mix, Round, key};
 use super::plan::{Plan, Setting};
 use crate::measure::{Payloads, Samples, spread_of};
 use crate::report::{Check, Figure, Table};
-use crate::subject::{EngineLog, open_engine_with};
+use crate::subject::{EngineLog, lay_out, open_engine_with};
 use anyhow::{Context as _, Result};
 use cairn_engine::Mode;
 use cairn_engine::io::Backend;
@@ -51,7 +52,8 @@ pub(super) async fn measure(context: &Context<'_>, plan: &Plan) -> Result<Vec<Ce
     let log = EngineLog::start(engine, plan.retain_bytes());
     context.step("writing the keys")?;
     let payloads = Payloads::new(1, 1);
-    let keys = fill(context, plan.keys(), plan.fill_limit, &log, &payloads).await?;
+    let (keys, limit) = (plan.keys(), plan.fill_limit);
+    let keys = lay_out(&log, &payloads, key, keys, limit, &context.stop).await?;
     close(log).await?;
     let mut boot_nonce = 1;
     for round in 0..plan.rounds {
@@ -124,18 +126,13 @@ fn figures(rounds: &[Round]) -> Vec<Option<Figure>> {
     ]
 }
 
-/// Says where the size of the directory was in the way.
-pub(super) fn waits(cells: &[Cell]) -> Option<String> {
-    let waited = |cell: &&Cell| cell.rounds.iter().any(|round| round.waited > 0);
-    let rows: Vec<String> =
-        cells.iter().filter(waited).map(|cell| cell.setting.row(cell.clients)).collect();
-    (!rows.is_empty()).then(|| {
-        format!(
-            "The engine reuses space only after a sync. In these rows some puts found no free \
-             space and waited for one, which a larger directory avoids: {}.",
-            rows.join("; ")
-        )
-    })
+/// Where the size of the directory was in the way.
+pub(super) fn waits_notes(cells: &[Cell], engine_bytes: u64) -> Vec<String> {
+    let note = |cell: &Cell| {
+        let times = cell.rounds.iter().map(|round| round.waited).sum();
+        waits(&cell.setting.row(cell.clients), times, engine_bytes)
+    };
+    cells.iter().filter_map(note).collect()
 }
 
 /// Little's law for each cell, puts and gets together.

@@ -57,37 +57,43 @@ fn default_holds(table: &Table, plan: &Plan, clients: usize) -> Vec<String> {
     });
     let others: Vec<Setting> =
         others.filter(|one| synced(table, *one, clients).is_some()).collect();
-    let of = |one: &Setting, column| table.value(&one.row(clients), column).unwrap_or(f64::NAN);
-    let by = |column| move |a: &&Setting, b: &&Setting| of(a, column).total_cmp(&of(b, column));
-    let said = |one: Option<&Setting>, column| {
-        let holds = verdict(table, *one?, column, clients)?;
-        let limit = match acts {
-            true => String::new(),
-            // A checkpoint comes before the default's bytes.
-            false => format!("; its {} did not act", size(Setting::DEFAULT.bytes)),
+    let limit = match acts {
+        true => String::new(),
+        // A checkpoint comes before the default's bytes.
+        false => format!("; its {} did not act", size(Setting::DEFAULT.bytes)),
+    };
+    let said = [PUT_RATE, PUT_P99].map(|column| {
+        let beats = |one: &&Setting| beats(table, **one, column, clients) == Some(true);
+        let beating: Vec<Setting> = others.iter().filter(beats).copied().collect();
+        let held = beating.is_empty();
+        let one = best(table, column, clients, if held { &others } else { &beating })?;
+        let holds = match table.figure(&one.row(clients), column)?.rounds {
+            _ if held => "The default holds",
+            ..PROOF_ROUNDS => "Too few rounds hint that the default can be improved",
+            _ => "The default can be improved",
         };
         let what = format!("{holds}{limit}; the best other pair");
-        beside(table, &what, column, *one?, clients)
-    };
-    let rate = said(others.iter().max_by(by(PUT_RATE)), PUT_RATE);
-    rate.into_iter().chain(said(others.iter().min_by(by(PUT_P99)), PUT_P99)).collect()
+        beside(table, &what, column, one, clients)
+    });
+    said.into_iter().flatten().collect()
+}
+
+/// The setting of the highest rate or of the shortest latency.
+fn best(table: &Table, column: &str, clients: usize, all: &[Setting]) -> Option<Setting> {
+    let sign = if column == PUT_RATE { 1.0 } else { -1.0 };
+    let of = |one: &Setting| Some((*one, sign * table.value(&one.row(clients), column)?));
+    let best = all.iter().filter_map(of).max_by(|a, b| a.1.total_cmp(&b.1));
+    best.map(|(setting, _)| setting)
 }
 
 /// A setting beats the default by more than the factor, with no round of one that reaches a round
 /// of the other.
-fn verdict(table: &Table, setting: Setting, column: &str, clients: usize) -> Option<&'static str> {
+fn beats(table: &Table, setting: Setting, column: &str, clients: usize) -> Option<bool> {
     let of = |setting: Setting| table.figure(&setting.row(clients), column);
     let (this, default) = (of(setting)?, of(Setting::DEFAULT)?);
-    let beats = match column {
+    Some(match column {
         PUT_RATE => this.median > FASTER * default.median && this.least > default.most,
         _ => this.median < SHORTER * default.median && this.most < default.least,
-    };
-    Some(match beats {
-        true if this.rounds.min(default.rounds) < PROOF_ROUNDS => {
-            "Too few rounds hint that the default can be improved"
-        }
-        true => "The default can be improved",
-        false => "The default holds",
     })
 }
 

@@ -1,19 +1,21 @@
 //! The rows of all tables: what each measures, or why this place does not allow it.
 
-use super::clients::{Act, Beside, EnginePuts, FilePuts, Store, lay_out_files};
+use super::clients::{Act, Beside, Deleted, EnginePuts, FilePuts, Store, lay_out_files};
 use super::keys::Keys;
 use super::{DEPTH, Sizes, rows};
-use crate::experiment::{Case, Context};
+use crate::experiment::{Case, Context, mode_answered_by, small};
 use crate::measure::Payloads;
 use crate::subject::{
-    BlockWrites, Durable, EngineLog, FileState, FileStore, FileSync, Settled, Subject,
-    sync_filesystem, zero_file,
+    BlockWrites, Content, Durable, EngineLog, FileState, FileStore, FileSync, Settled, Subject,
+    fill_file, sync_filesystem,
 };
 use anyhow::Result;
+use cairn_engine::Mode;
 use cairn_engine::io::BLOCK;
-use cairn_engine::{Mode, Options};
+use std::iter::repeat_with;
 use std::path::PathBuf;
 use std::sync::mpsc;
+use std::time::Duration;
 
 /// All rows, and what they need at the end.
 pub(super) struct Made {
@@ -94,7 +96,7 @@ impl Maker<'_> {
                 objects: objects.clone(),
                 others: 0..self.sizes.others,
                 act,
-                deleted: Beside::none_deleted(DEPTH),
+                deleted: repeat_with(Deleted::default).take(DEPTH).collect(),
                 deletes,
             };
             let case = self.case(&rows::beside(who, act), answered_by, beside);
@@ -165,7 +167,7 @@ impl Maker<'_> {
                     if mode == Mode::Sync || (mode != Mode::Device && beside.is_none()) {
                         beside = Some((mode, keys.clone()));
                     }
-                    self.puts(&name, rows::mode_answered_by(mode), EnginePuts { keys, objects });
+                    self.puts(&name, mode_answered_by(mode), EnginePuts { keys, objects });
                     continue;
                 }
             };
@@ -175,7 +177,7 @@ impl Maker<'_> {
         match beside {
             Some((mode, keys)) => {
                 let name = rows::cairn(mode);
-                let answered_by = rows::mode_answered_by(mode);
+                let answered_by = mode_answered_by(mode);
                 self.beside(&name, answered_by, || Store::Engine(keys.clone()));
             }
             None => self.beside_not_made("Cairn", &refused.join("; ")),
@@ -188,19 +190,14 @@ impl Maker<'_> {
         self.path(&name);
         let (bytes, all) = (self.sizes.engine_bytes, self.sizes.objects + self.sizes.others);
         let context = self.context;
-        let options = |boot| {
-            let options = Options::new(mode, boot, 1);
-            // Space is used again after a sync, so a small engine has to sync early.
-            Options { sync_bytes: options.sync_bytes.min(bytes / 16), ..options }
-        };
-        let engine = context.engine(&name, bytes, options).await?;
+        let engine = context.engine(&name, bytes, |boot| small(mode, boot, bytes)).await?;
         let keys = Keys::new(EngineLog::start(engine, bytes / 16), payloads);
         context.step(&format!("laying out the objects of {name}"))?;
-        let found = keys.lay_out(0..all, self.sizes.engine_time, &context.stop).await?;
+        let found = keys.lay_out(all, self.sizes.engine_time, &context.stop).await?;
         if found < all {
             self.made.laid_out.push(format!("{found} of {all} objects in {name}"));
         }
-        self.made.engines.push((rows::cairn(mode), keys.clone(), keys.waits().await));
+        self.made.engines.push((rows::cairn(mode), keys.clone(), keys.log.waits().await));
         Ok(keys)
     }
 
@@ -211,10 +208,10 @@ impl Maker<'_> {
         let bytes = self.sizes.file_bytes;
         let journal = BlockWrites::JOURNAL_BLOCKS * BLOCK as u64;
         self.context.step("zeroing files")?;
-        let stop = &self.context.stop;
-        zero_file(&buffered, bytes, false, stop).await?;
+        let (stop, zeros) = (&self.context.stop, Content::Zeros);
+        fill_file(&buffered, bytes, zeros, false, Duration::MAX, stop).await?;
         if self.direct.is_ok() {
-            zero_file(&direct, bytes + journal, true, stop).await?;
+            fill_file(&direct, bytes + journal, zeros, true, Duration::MAX, stop).await?;
         }
         let base = BlockWrites {
             path: direct,

@@ -180,13 +180,13 @@ impl Subject for EnginePuts {
         Box::pin(async move {
             let samples = drive_until(clients, load.limit, &load.stop).await?;
             // What it leaves to the background.
-            self.keys.sync().await?;
+            self.keys.log.engine().sync().await?;
             Ok(samples)
         })
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
-        Box::pin(async move { self.keys.close().await })
+        Box::pin(async move { Ok(self.keys.log.engine().close().await?) })
     }
 }
 
@@ -218,11 +218,6 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Nothing is deleted yet by any of the clients.
-    pub(super) fn none_deleted(clients: usize) -> Vec<Deleted> {
-        (0..clients).map(|_| Deleted::default()).collect()
-    }
-
     async fn run(&self, load: &Load) -> Result<Samples> {
         let half = Load { depth: (load.depth / 2).max(1), ..load.clone() };
         let choice = |client| {
@@ -250,7 +245,7 @@ impl Beside {
                     drive_until(puts, load.limit, &load.stop),
                     drive_until(others, load.limit, &load.stop)
                 )?;
-                keys.sync().await?;
+                keys.log.engine().sync().await?;
                 samples
             }
         };
@@ -310,7 +305,7 @@ mod tests {
             objects: objects.clone(),
             others,
             act,
-            deleted: Beside::none_deleted(1),
+            deleted: vec![Deleted::default()],
             deletes,
         };
         // An odd number: a client of the others ends with a delete.

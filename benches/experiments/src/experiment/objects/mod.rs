@@ -5,7 +5,7 @@
 //! mod      sizes, bounds, the order of the run
 //! cases    the rows of all tables
 //! clients  clients that put and delete, on files and on the engine
-//! keys     objects under keys of an engine, with a node's wait for space
+//! keys     objects under keys of an engine
 //! rows     names of rows, and the tables
 //! words    sentences, notes and plots
 //! ```
@@ -24,10 +24,11 @@ mod words;
 
 pub(super) use rows::{DIRECT_FSYNC_BOTH, DSYNC, FSYNC_BOTH, NO_FSYNC, PUTS, cairn};
 
-use super::{Bounds, Case, Context, Definition, Settings, close, little_checks};
+use super::finding::waits;
+use super::{Bounds, Context, Definition, Settings, close, little_checks, rounds};
 use crate::measure::Limit;
 use crate::report::Experiment;
-use crate::subject::{BlockWrites, Load, sync_filesystem};
+use crate::subject::{BlockWrites, sync_filesystem};
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
 use futures::future::BoxFuture;
@@ -40,9 +41,7 @@ pub(super) const DEFINITION: Definition = Definition {
     source: "Fractalbits, “Removing fsync”",
     bounds,
     run: |context| -> BoxFuture<'_, _> {
-        let settings = context.settings;
-        let pace = Pace { rounds: settings.rounds(), limit: settings.limit() };
-        Box::pin(run(context, pace, context.place.direct()))
+        Box::pin(run(context, context.settings.limit(), context.place.direct()))
     },
 };
 
@@ -85,18 +84,6 @@ impl Sizes {
             engine_time: Duration::from_millis(engine_ms),
         }
     }
-
-    /// All objects of a file store, with the temporary files.
-    fn files(&self) -> u64 {
-        self.objects + self.others + 2 * DEPTH as u64
-    }
-}
-
-/// The rounds.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    rounds: usize,
-    limit: Limit,
 }
 
 /// The time for closing the engines and removing the files.
@@ -111,12 +98,10 @@ fn bounds(settings: &Settings) -> Bounds {
     let engines = settings.modes.iter().filter(|(_, refused)| refused.is_none()).count();
     let journal_bytes = BlockWrites::JOURNAL_BLOCKS * BLOCK as u64;
     let zeroed_bytes = engines as u64 * sizes.engine_bytes + 2 * sizes.file_bytes + journal_bytes;
-    let files_bytes = sizes.files() * FILE_BYTES;
+    // With the temporary files.
+    let files_bytes = (sizes.objects + sizes.others + 2 * DEPTH as u64) * FILE_BYTES;
     let folders_bytes = 256 * 2 * FILE_BYTES;
-    let fill = |bytes: u64| match settings.quick {
-        true => Duration::from_millis((bytes * 1000).div_ceil(200 << 20)),
-        false => Settings::fill_time(bytes),
-    };
+    let fill = |bytes: u64| settings.fill_time(bytes);
     let beside = if engines > 0 { 2 } else { 0 };
     let rows = u32::try_from(ROWS + engines + beside).unwrap_or(u32::MAX);
     let rounds = u32::try_from(settings.rounds()).unwrap_or(u32::MAX);
@@ -135,37 +120,11 @@ fn bounds(settings: &Settings) -> Bounds {
     }
 }
 
-/// Runs the cases as [`alternate`](super::alternate) does, but every second round in the reverse
-/// order, until another round would not end in time. Returns how many rounds it ran, at least one.
-async fn rounds(
+async fn run(
     context: &Context<'_>,
-    cases: &mut [Case],
-    pace: Pace,
-    until: Instant,
-) -> Result<usize> {
-    for round in 0..pace.rounds {
-        let began = Instant::now();
-        // A row follows another one each time.
-        let mut ordered: Vec<&mut Case> = cases.iter_mut().collect();
-        if round % 2 == 1 {
-            ordered.reverse();
-        }
-        for case in ordered {
-            let Ok(subject) = &mut case.subject else { continue };
-            context.step(&format!("round {} of {}: {}", round + 1, pace.rounds, case.name))?;
-            let stop = context.stop.clone();
-            let load = Load { depth: DEPTH, limit: pace.limit, seed: round as u64 + 1, stop };
-            let samples = subject.round(&load).await;
-            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
-        }
-        if Instant::now() + began.elapsed() > until {
-            return Ok(round + 1);
-        }
-    }
-    Ok(pace.rounds)
-}
-
-async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> Result<Experiment> {
+    limit: Limit,
+    direct: Result<(), String>,
+) -> Result<Experiment> {
     let sizes = Sizes::new(context.settings);
     let until = Instant::now() + bounds(context.settings).time - end_time(context.settings);
     context.step("syncing the filesystem")?;
@@ -175,20 +134,22 @@ async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> R
     let beside = u32::try_from(made.beside.len()).unwrap_or(u32::MAX);
     let puts_until = until - beside * context.settings.round_time();
     let found = [
-        rounds(context, &mut made.puts, pace, puts_until).await?,
-        rounds(context, &mut made.beside, pace, until).await?,
+        rounds(context, &mut made.puts, DEPTH, limit, Some(puts_until)).await?,
+        rounds(context, &mut made.beside, DEPTH, limit, Some(until)).await?,
     ];
     let mut checks = little_checks(&made.puts, DEPTH);
     checks.extend(little_checks(&made.beside, DEPTH / 2));
     let puts = rows::table(rows::PUTS, &made.puts, |name| !rows::PARTS_ONLY.contains(&name));
-    let parts = rows::parts_table(&made.puts);
+    let is_part = |name: &str| rows::PARTS_PAIRS.iter().any(|(_, a, b)| [*a, *b].contains(&name));
+    let parts = rows::table(rows::PARTS, &made.puts, is_part);
     let deletes = rows::deletes_table(&made.beside, &made.deletes);
     let mut notes = words::notes(&sizes, &made.laid_out);
     notes.extend(words::gains(&parts));
     for (name, keys, before) in &made.engines {
-        notes.extend(words::waits(name, keys.waits().await.saturating_sub(*before)));
+        let times = keys.log.waits().await.saturating_sub(*before);
+        notes.extend(waits(name, times, sizes.engine_bytes));
     }
-    notes.extend(words::rounds(&found, pace.rounds));
+    notes.extend(words::rounds(&found, context.settings.rounds()));
     context.step("removing the files")?;
     close(made.beside).await?;
     close(made.puts).await?;

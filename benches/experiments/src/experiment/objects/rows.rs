@@ -76,14 +76,6 @@ pub(in crate::experiment) fn cairn(mode: Mode) -> String {
     format!("Cairn, {mode}")
 }
 
-pub(super) fn mode_answered_by(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Device => "device, which keeps completed writes",
-        Mode::Replicated => "device, synced in the background; peers cover the time between",
-        Mode::Sync => "disk",
-    }
-}
-
 pub(super) fn beside(who: &str, act: Act) -> String {
     match act {
         Act::Put => format!("{who}: beside puts"),
@@ -105,11 +97,6 @@ fn row(table: &mut Table, case: &Case, figures: Vec<Option<Figure>>) {
         Ok(_) => table.measured(&*case.name, &*case.answered_by, figures),
         Err(reason) => table.not_made(&*case.name, reason),
     }
-}
-
-/// The rows of the pairs; two of them are in the first table, too.
-pub(super) fn parts_table(cases: &[Case]) -> Table {
-    table(PARTS, cases, |name| PARTS_PAIRS.iter().any(|(_, a, b)| name == *a || name == *b))
 }
 
 pub(super) fn deletes_table(cases: &[Case], deletes: &[mpsc::Receiver<f64>]) -> Table {

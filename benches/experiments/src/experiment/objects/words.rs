@@ -1,7 +1,7 @@
 //! The sentences, notes and plots that follow from the figures.
 
 use super::super::finding::{Pair, caption, finding, findings};
-use super::rows::{DIRECT_FSYNC_BOTH, DSYNC, FSYNC_BOTH, NO_FSYNC, PARTS, PARTS_PAIRS, RAW, cairn};
+use super::rows::{DIRECT_FSYNC_BOTH, DSYNC, FSYNC_BOTH, NO_FSYNC, PARTS_PAIRS, RAW, cairn};
 use super::{DEPTH, Sizes};
 use crate::report::{Plot, PlotData, Table, size};
 use cairn_engine::Mode;
@@ -27,12 +27,12 @@ pub(super) fn gains(parts: &Table) -> Vec<String> {
 
 /// What a reader must know to believe the figures.
 pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
-    let objects = sizes.objects;
     let mut notes =
         vec![
         format!(
-            "{DEPTH} requests under way, random overwrites of {objects} objects of 4 KiB with \
-             random bytes. The raw files have as many blocks of 4 KiB."
+            "{DEPTH} requests under way, random overwrites of {} objects of 4 KiB with random \
+             bytes. The raw files have as many blocks of 4 KiB.",
+            sizes.objects
         ),
         "A put into a file writes a temporary file and renames it. Without fsync of the folder a \
          power cut may undo the rename.".into(),
@@ -46,7 +46,6 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
             size(sizes.engine_bytes),
             size((sizes.engine_bytes / 16).min(64 << 20))
         ),
-        format!("“{PARTS}” holds raw files only. The engine is not in it."),
         "Each gain isolates one variable. They share causes, so they neither add up nor multiply \
          to one number; what fsync costs and what filesystem metadata costs are two \
          numbers.".into(),
@@ -66,8 +65,6 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
         "ext4 begins to write out a file when it is renamed over another one, without being \
          asked to (auto_da_alloc). So its files without fsync are not only in the page \
          cache.".into(),
-        "Fractalbits' engine row does not fit together: 190,985/s × 413 µs are 79 requests under \
-         way by Little's law, not the 128 that it names.".into(),
     ];
     if !laid_out.is_empty() {
         notes.push(format!(
@@ -85,16 +82,6 @@ pub(super) fn rounds(found: &[usize; 2], wanted: usize) -> Option<String> {
         format!(
             "The disk took longer than the bound assumes: {puts} rounds of the first two tables \
              and {beside} of the third, instead of {wanted}."
-        )
-    })
-}
-
-/// Says where an engine's size was in the way of puts, in the rounds.
-pub(super) fn waits(name: &str, times: u64) -> Option<String> {
-    (times > 0).then(|| {
-        format!(
-            "{name}: in the rounds, puts had no space and waited for {times} syncs, since \
-             overwritten values free their space only then. A larger --size avoids it."
         )
     })
 }
@@ -184,9 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn rounds_left_out_and_waiting_puts_are_said() {
-        assert_eq!(rounds(&[5, 5], 5).or(waits("Cairn, sync", 0)), None);
+    fn rounds_left_out_are_said() {
+        assert_eq!(rounds(&[5, 5], 5), None);
         assert!(rounds(&[2, 5], 5).unwrap().contains("2 rounds of the first two tables and 5"));
-        assert!(waits("Cairn, sync", 3).unwrap().contains("waited for 3 syncs"));
     }
 }

@@ -4,22 +4,19 @@
 //! starts. That thread has ended, and nothing is mounted any more, when [`run`] returns. The user's
 //! filesystem holds the image, at full size from the start.
 
+use super::Sizes;
 use super::figures::Measured;
 use super::mount::{Mounted, isolate, make_ext4};
-use super::replay::{Client, Replayed, Script, Store, sync_filesystem};
+use super::replay::{Client, Replayed, Script, Store};
 use super::rows::{Kind, State};
-use super::{Sizes, answered_by, engine_options};
-use crate::experiment::Context;
-use crate::measure::{Payloads, Stop, Stopped};
-use crate::subject::{EngineLog, FileStore, make_engine_with};
+use crate::experiment::{Context, mode_answered_by, small};
+use crate::measure::{Stop, Stopped};
+use crate::subject::{Content, EngineLog, FileStore, fill_file, make_engine_with, sync_filesystem};
 use anyhow::{Context as _, Result};
 use cairn_engine::io::Backend;
 use cairn_engine::{Engine, Mode};
 use nix::sys::statvfs::statvfs;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,8 +28,6 @@ const IMAGE: &str = "image";
 const MOUNT: &str = "own-filesystem";
 /// The share of the filesystem that is used when it is full.
 const FULL_PERCENT: u64 = 90;
-/// One write while a file is filled.
-const FILL_BYTES: usize = 1 << 20;
 /// How often the thread is told that the run ends.
 const TELL: Duration = Duration::from_millis(50);
 
@@ -81,8 +76,13 @@ pub(super) async fn run(
         steps,
         stop: ending.0.clone(),
     };
+    let measured = move || {
+        let mut rows = Vec::new();
+        let outcome = job.measure(&mut rows);
+        (rows, outcome)
+    };
     let thread = std::thread::Builder::new().name("own-filesystem".to_owned());
-    let thread = thread.spawn(move || job.run()).context("a thread")?;
+    let thread = thread.spawn(measured).context("a thread")?;
     loop {
         match tokio::time::timeout(TELL, heard.recv()).await {
             Ok(Some(step)) => context.observer.step(&step),
@@ -120,13 +120,7 @@ fn reason(error: &anyhow::Error) -> String {
 }
 
 impl Job {
-    /// The rows that were measured, in order, and what ended it before all of them were.
-    fn run(self) -> (Vec<Measured>, Result<()>) {
-        let mut rows = Vec::new();
-        let outcome = self.measure(&mut rows);
-        (rows, outcome)
-    }
-
+    /// Adds the rows in order, until something ends it.
     fn measure(&self, rows: &mut Vec<Measured>) -> Result<()> {
         isolate()?;
         // Threads that are started from here on have the same mounts.
@@ -137,7 +131,7 @@ impl Job {
             .context("a runtime")?;
         runtime.block_on(async {
             self.step("writing the image of a filesystem")?;
-            fill(&self.image, self.sizes.image, &self.script.payloads, &self.stop)?;
+            self.fill(&self.image, self.sizes.image).await?;
             for state in State::ALL {
                 self.state(state, rows).await?;
             }
@@ -166,7 +160,7 @@ impl Job {
         if state == State::Full {
             self.step("filling the filesystem of its own")?;
             let bytes = filler_bytes(&self.mount)?;
-            fill(&self.mount.join("filler"), bytes, &self.script.payloads, &self.stop)?;
+            self.fill(&self.mount.join("filler"), bytes).await?;
         }
         for kind in &self.kinds {
             let name = kind.row(state);
@@ -190,7 +184,7 @@ impl Job {
                     let log = EngineLog::start(engine, self.sizes.own_engine / 16);
                     // A sync reaches the disk in both cases.
                     let answer = match mounted.direct || *mode == Mode::Sync {
-                        true => answered_by(*mode),
+                        true => mode_answered_by(*mode),
                         false => "page cache below the loop device",
                     };
                     (Store::Engine(log), answer)
@@ -222,9 +216,13 @@ impl Job {
         client.close().await
     }
 
+    async fn fill(&self, path: &Path, bytes: u64) -> Result<u64> {
+        fill_file(path, bytes, Content::Random, false, Duration::MAX, &self.stop).await
+    }
+
     async fn engine(&self, mode: Mode) -> Result<Engine> {
         let (path, bytes) = (self.mount.join(format!("engine-{mode}")), self.sizes.own_engine);
-        let options = |boot| engine_options(mode, boot, bytes);
+        let options = |boot| small(mode, boot, bytes);
         let go_on = &mut |_, _| {
             if self.stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
@@ -239,21 +237,6 @@ fn filler_bytes(mount: &Path) -> Result<u64> {
     let stat = statvfs(mount).context("the size of the filesystem")?;
     let left_free = stat.blocks() * (100 - FULL_PERCENT) / 100;
     Ok(stat.blocks_available().saturating_sub(left_free) * stat.fragment_size())
-}
-
-/// Writes a new file of random bytes and syncs it.
-fn fill(path: &Path, bytes: u64, payloads: &Payloads, stop: &Stop) -> Result<()> {
-    let at = || path.display().to_string();
-    let mut file = File::create_new(path).with_context(at)?;
-    let mut rng = StdRng::seed_from_u64(bytes);
-    let mut left = bytes;
-    while left > 0 {
-        stop.check()?;
-        let part = payloads.value(&mut rng, left.min(FILL_BYTES as u64) as usize);
-        file.write_all(&part).with_context(at)?;
-        left -= part.len() as u64;
-    }
-    file.sync_all().with_context(at)
 }
 
 #[cfg(test)]
@@ -282,15 +265,5 @@ mod tests {
         assert_eq!(engines(&settings), [(Mode::Replicated, false), (Mode::Sync, false)]);
         settings.modes.clear();
         assert_eq!(engines(&settings), [(Mode::Replicated, true), (Mode::Sync, true)]);
-    }
-
-    #[test]
-    fn a_file_is_filled_with_so_many_random_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, bytes) = (folder.path().join("file"), (2 << 20) + 5);
-        fill(&path, bytes, &Payloads::new(1, 1), &Stop::default()).unwrap();
-        let found = fs::read(&path).unwrap();
-        assert_eq!(found.len() as u64, bytes);
-        assert!(found[..4096].iter().collect::<BTreeSet<_>>().len() > 200);
     }
 }

@@ -5,12 +5,11 @@
 
 use super::events::Event;
 use crate::measure::{Payloads, Stop};
-use crate::subject::{EngineLog, FileStore};
+use crate::subject::{EngineLog, FileStore, sync_filesystem};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -216,19 +215,6 @@ impl Client {
         }
         Ok(self.replayed)
     }
-}
-
-/// Syncs all of the filesystem that holds this folder.
-///
-/// # Errors
-/// The system's.
-pub(super) async fn sync_filesystem(folder: &Path) -> Result<()> {
-    let folder = folder.to_path_buf();
-    let sync = move || {
-        let opened = File::open(&folder).with_context(|| folder.display().to_string())?;
-        nix::unistd::syncfs(&opened).with_context(|| format!("syncfs {}", folder.display()))
-    };
-    tokio::task::spawn_blocking(sync).await.context("the sync ended early")?
 }
 
 fn value(script: &Script, piece: u64, bytes: u32) -> Bytes {

@@ -45,11 +45,6 @@ impl Kind {
         unsynced.into_iter().chain(others).collect()
     }
 
-    /// The engines that are made for these rows.
-    pub(super) fn engines(kinds: &[Kind]) -> u64 {
-        kinds.iter().filter(|kind| matches!(kind, Kind::Engine(_, None))).count() as u64
-    }
-
     /// The row's name.
     pub(super) fn row(&self, state: State) -> String {
         match self {

@@ -1,6 +1,6 @@
 //! Batches as rows, sentences and a plot.
 
-use super::super::finding::{caption, finding, findings};
+use super::super::finding::{caption, finding, findings, waits};
 use super::events::shares;
 use super::replay::{Replayed, Script};
 use super::rows::{COMMITS, Kind, State};
@@ -198,16 +198,8 @@ pub(super) fn cut_notes(rows: &[Measured], batches: usize) -> Vec<String> {
 
 /// The engines whose size was in the way.
 pub(super) fn waits_notes(rows: &[Measured], engine_bytes: u64) -> Vec<String> {
-    let waits = rows.iter().filter_map(|row| Some((&row.name, row.replayed.as_ref().ok()?.waits)));
-    let waits = waits.filter(|(_, waits)| *waits > 0);
-    let note = |(name, waits)| {
-        format!(
-            "{name}: {waits} times an upload waited for a sync, since the engine of {} uses space \
-             again only then.",
-            size(engine_bytes)
-        )
-    };
-    waits.map(note).collect()
+    let note = |row: &Measured| waits(&row.name, row.replayed.as_ref().ok()?.waits, engine_bytes);
+    rows.iter().filter_map(note).collect()
 }
 
 /// What a reader must know.

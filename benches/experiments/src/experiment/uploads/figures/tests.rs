@@ -1,6 +1,5 @@
 //! Sentences and figures of made-up replays.
 
-use super::super::MIB;
 use super::super::replay::{Batch, Synced};
 use super::*;
 use crate::report::Outcome;
@@ -77,18 +76,6 @@ fn the_path_that_a_full_filesystem_slows_most_is_named() {
         .into();
     let found = own_sentences(&table("t", &rows), &rows);
     assert!(found.len() == 1 && found[0].contains("1.50 ×"), "without an empty one: {found:?}");
-}
-
-#[test]
-fn an_engine_that_was_too_small_is_noted() {
-    let mut row = path("engine sync", &[1.0]);
-    assert!(waits_notes(std::slice::from_ref(&row), 64 * MIB).is_empty());
-    if let Ok(replayed) = &mut row.replayed {
-        replayed.waits = 3;
-    }
-    let found = waits_notes(&[row, Measured::not_made("a", "no")], 64 * MIB);
-    assert!(found.len() == 1 && found[0].starts_with("engine sync: 3 times"), "{found:?}");
-    assert!(found[0].contains("64 MiB"), "{found:?}");
 }
 
 #[test]
