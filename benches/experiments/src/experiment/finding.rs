@@ -26,7 +26,7 @@ pub(super) fn finding(
     };
     let times = number(this.median / that.median);
     let (this, that) = (value(table, row, column)?, value(table, measure, column)?);
-    Some(format!("{what}: {times} × the {column} (“{row}” {this}, “{measure}” {that}{overlap})."))
+    Some(format!("{what}: {times} × “{column}” (“{row}” {this}, “{measure}” {that}{overlap})."))
 }
 
 /// The findings of one column that have their figures.
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_finding_has_both_figures_their_ratio_and_whether_rounds_overlap() {
         let found = finding(&table(), "More", "rate", ["a", "b"]).unwrap();
-        for part in ["More: 1.67 × the rate", "“a” 250 (200–300) /s", "“b” 150", "overlap"]
+        for part in ["More: 1.67 × “rate”", "“a” 250 (200–300) /s", "“b” 150", "overlap"]
         {
             assert!(found.contains(part), "{found}");
         }
