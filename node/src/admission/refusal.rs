@@ -170,6 +170,14 @@ pub(crate) fn joining(no_service: Option<String>) -> Status {
     detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }
 
+/// This node is no member any more.
+pub(crate) fn removed(reason: Option<String>) -> Status {
+    let reason = reason.unwrap_or_default();
+    let message =
+        format!("this node is no member of the cluster any more; ask another one: {reason}");
+    detail(Reason::Stopped).into_status(Code::Unavailable, message)
+}
+
 /// No leader is known.
 pub(crate) fn no_leader() -> Status {
     let message = "the cluster has no leader at the moment; nothing was proposed, retry";

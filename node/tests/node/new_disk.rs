@@ -55,6 +55,11 @@ async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directo
     assert!(reason.contains("give it an empty data directory"), "{reason}");
     let shown = cluster.cairn_at(1, &["status", "--only"]).stdout;
     assert!(shown.contains(" is removed and serves nobody: "), "{shown}");
+    // It holds what was there on the day it was lost. By its own log it votes, since the others tell
+    // it nothing: so it answered stale reads with that for ever.
+    let stale = client.get_stale_at(&cluster.endpoints()[1], "key1").await;
+    let refused = stale.expect_err("a refusal").to_string();
+    assert!(refused.contains("no member of the cluster any more"), "{refused}");
     client.put("undisturbed", "1").await.expect("two of three serve");
 }
 

@@ -113,9 +113,6 @@ impl Replica {
         if let Some(reason) = self.removed_reason() {
             return Some(reason);
         }
-        if member.identity.identities.is_removed(self.node_id()) {
-            return Some("this identity was removed from the cluster".into());
-        }
         let metrics = with_metrics(&member.raft, Clone::clone);
         leaves_configuration(&metrics)
             .then(|| "the members agree on a configuration without this one".into())
