@@ -198,7 +198,7 @@ impl Collector for NodeGauges {
         out.gauge("version", "The version that this build speaks", u64::from(versions.own))?;
         let cluster_help = "The cluster's version: no build of a lower one runs in it";
         out.gauge("cluster_version", cluster_help, u64::from(versions.cluster))?;
-        let removed = self.replica.is_removed();
+        let removed = self.replica.removed_reason().is_some();
         out.flag("removed", "1 once another identity has taken the slot of this node", removed)?;
         let unsynced_acks = engine.unsynced_acks;
         out.flag("unsynced_acks", "1 while acknowledged writes may be unsynced", unsynced_acks)?;

@@ -171,8 +171,7 @@ pub(crate) fn joining(no_service: Option<String>) -> Status {
 }
 
 /// This node is no member any more.
-pub(crate) fn removed(reason: Option<String>) -> Status {
-    let reason = reason.unwrap_or_default();
+pub(crate) fn removed(reason: &str) -> Status {
     let message =
         format!("this node is no member of the cluster any more; ask another one: {reason}");
     detail(Reason::Stopped).into_status(Code::Unavailable, message)

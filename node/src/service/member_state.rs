@@ -9,7 +9,7 @@ use tonic::Status;
 /// `active`, `recovering`, `joining` or `removed`.
 pub(super) fn name(replica: &Replica) -> &'static str {
     match replica.member_state() {
-        _ if replica.is_removed() => "removed",
+        _ if replica.removed_reason().is_some() => "removed",
         MemberState::Active if !replica.votes() => "joining",
         member_state => member_state.name(),
     }
@@ -18,8 +18,8 @@ pub(super) fn name(replica: &Replica) -> &'static str {
 /// The engine to read from. Refuses reads at a node that may have lost acknowledged writes, that has
 /// not copied everything yet, or that is no member any more: nobody tells it what is written.
 pub(super) fn readable(inner: &Inner) -> Result<&Engine, Status> {
-    if inner.replica.is_removed() {
-        return Err(refusal::removed(inner.replica.removed_reason()));
+    if let Some(reason) = inner.replica.removed_reason() {
+        return Err(refusal::removed(&reason));
     }
     match inner.replica.member_state() {
         MemberState::Recovering => Err(refusal::recovering(inner.election_blocked())),

@@ -282,19 +282,12 @@ impl Replica {
         self.inner.member.identity.identities.has_logged(member, epoch)
     }
 
-    /// Whether this identity is no longer a member: another member said so, or the log does.
-    pub fn is_removed(&self) -> bool {
-        let member = &self.inner.member;
-        member.removed_reason.lock().is_some()
-            || member.identity.identities.is_removed(self.node_id())
-    }
-
-    /// Why this identity is no longer a member.
+    /// Why this identity is no longer a member: another member said so, or the log does.
     pub fn removed_reason(&self) -> Option<String> {
-        let told = self.inner.member.removed_reason.lock().clone();
-        told.or_else(|| {
-            self.is_removed().then(|| "this identity was removed from the cluster".into())
-        })
+        let member = &self.inner.member;
+        let told = member.removed_reason.lock().clone();
+        let logged = || member.identity.identities.is_removed(self.node_id());
+        told.or_else(|| logged().then(|| "this identity was removed from the cluster".into()))
     }
 
     /// The unsafe recoveries so far: each one discarded what no member held any more.

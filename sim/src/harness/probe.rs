@@ -1,5 +1,5 @@
-//! Reads at members that may lack acknowledged entries, or have not received everything yet: they
-//! must not answer, not even a stale read.
+//! Reads at members that may lack acknowledged entries, have not received everything yet, or know
+//! that they are members no more: they must not answer, not even a stale read.
 
 use super::cluster::Cluster;
 use super::machine::Machine;
@@ -38,7 +38,10 @@ pub(super) fn spawn(cluster: &Arc<Cluster>) {
 fn unreadable(machine: &Machine) -> Option<u32> {
     let (life, node) = machine.node()?;
     let replica = node.replica();
-    (replica.member_state() == MemberState::Recovering || !replica.votes()).then_some(life)
+    let is_unreadable = replica.member_state() == MemberState::Recovering
+        || !replica.votes()
+        || replica.removed_reason().is_some();
+    is_unreadable.then_some(life)
 }
 
 async fn ask(cluster: &Cluster, machine: &Machine) {
