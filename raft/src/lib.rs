@@ -6,7 +6,7 @@
 //! ```text
 //! replica      the handle: start, write, read, status; what members call; maintenance, scrub
 //! membership   who belongs: forming the cluster, joining and leaving it, replacing a lost identity
-//! durability   who may vote and acknowledge: gate, recovery, ack modes, handing leadership over
+//! durability   who may vote and acknowledge: standing, recovery, ack modes, handing leadership over
 //! transport    the peer protocol: connections, append streams, snapshots in and out, the fence
 //! storage      openraft's log and state machine over the engine; repair of damaged values
 //! core         ids, commands, errors, messages, openraft's types, runtime

@@ -16,7 +16,7 @@
 //! - safety does not rest on any of this: a member may acknowledge either way at any time, as long
 //!   as its own unsynced-ack flag says so.
 
-use super::LocalMember;
+use super::{Act, LocalMember};
 use crate::core::ids::NodeId;
 use crate::core::quorum::majority;
 use crate::core::raft_metrics::with_metrics;
@@ -91,7 +91,6 @@ impl AckModes {
 
     /// Chooses the ack mode while this member leads. Runs until the member stops.
     pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
-        let timeout = Duration::from_millis(member.config.election_min_ms);
         let mut stable = Stable::default();
         loop {
             runtime::sleep(POLL_INTERVAL).await;
@@ -106,7 +105,7 @@ impl AckModes {
                 self.recovering.lock().clear();
                 continue;
             };
-            let healthy = self.healthy(&metrics, &member.progress, timeout);
+            let healthy = self.healthy(&member, &metrics);
             let replicated = self.modes.binding() == Mode::Replicated;
             let enough = replicated && spare(&metrics, &healthy);
             self.lead(metrics.current_term, stable.check(metrics.current_term, enough));
@@ -137,8 +136,24 @@ impl AckModes {
         self.modes.set_fast(next.fast);
     }
 
-    /// The voters that answered lately and do not recover, this one included. Leader only.
+    /// The voters that answered lately and do not recover. Leader only. A leader that an
+    /// unsafe-recovery grant elected recovers itself.
     pub(crate) fn healthy(
+        &self,
+        member: &LocalMember,
+        metrics: &RaftMetrics<TypeConfig>,
+    ) -> BTreeSet<NodeId> {
+        let timeout = Duration::from_millis(member.config.election_min_ms);
+        let mut healthy = self.answering(metrics, &member.progress, timeout);
+        if member.may(Act::Vouch).is_err() {
+            healthy.remove(&metrics.id);
+        }
+        healthy
+    }
+
+    /// The voters that answered lately and do not recover, as far as they asked for help. Leader
+    /// only, and this one included.
+    fn answering(
         &self,
         metrics: &RaftMetrics<TypeConfig>,
         progress: &Progress,
@@ -268,7 +283,7 @@ mod tests {
 
     impl Leader {
         fn healthy(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
-            self.ack_modes.healthy(metrics, &self.progress, TIMEOUT)
+            self.ack_modes.answering(metrics, &self.progress, TIMEOUT)
         }
 
         /// The member's boot-epoch record is applied.

@@ -39,7 +39,7 @@ pub(crate) async fn end_leases(member: Arc<LocalMember>) {
     let mut ended = None;
     while !member.stops() {
         runtime::sleep(heartbeat).await;
-        let silent = || !member.gate.leader_contact_within(heartbeat.saturating_mul(MISSED));
+        let silent = || !member.heard_within(heartbeat.saturating_mul(MISSED));
         let Some((leader, vote)) = with_metrics(&member.raft, followed) else { continue };
         if ended == Some(vote) || !silent() {
             continue;

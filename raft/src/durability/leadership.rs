@@ -1,12 +1,12 @@
 //! Who leads, the transferee, and handing leadership over.
 
-pub(crate) use super::member::HAND_OVER_LIMIT;
+use crate::core::config::ReplicaConfig;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::quorum::is_quorum;
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
-use crate::durability::LocalMember;
+use crate::durability::{Act, LocalMember};
 use crate::storage::Raft;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
@@ -14,6 +14,9 @@ use openraft::{RaftMetrics, RaftState, ServerState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a hand-over may take that an operator asks for.
+pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A transferee may lack this many entries: it catches up within a moment.
 const TRANSFEREE_BEHIND: u64 = 1000;
@@ -32,6 +35,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// So many of the longest election timeouts are between two steps towards a refused term: time for an
 /// election.
 const STEP_TIMEOUTS: u32 = 2;
+
+/// For how long a drained member leaves elections to others: they have had time for some. At least
+/// for two hand-overs, in which a leader is silent.
+pub(crate) fn patience(config: &ReplicaConfig) -> Duration {
+    let elections = Duration::from_millis(config.election_max_ms).saturating_mul(4);
+    elections.max(HAND_OVER_LIMIT * 2)
+}
 
 /// To whom leadership is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +171,7 @@ async fn transfer_or_give_up(raft: &Raft, transferee: NodeId, limit: Duration) {
 
 /// Ends the leadership of this term by a vote of the next one. It is for nobody: a member that heard
 /// of a vote for itself would take it for its own.
-async fn give_up(raft: &Raft, term: u64) {
+pub(crate) async fn give_up(raft: &Raft, term: u64) {
     let last = |state: &RaftState<TypeConfig>| state.log_ids.last().cloned();
     let Ok(last) = raft.with_raft_state(last).await else { return };
     let mut request = VoteRequest::new(Vote::new(term + 1, NodeId::from_u64(0)), last);
@@ -240,7 +250,7 @@ async fn transferee(member: &LocalMember, to: To) -> Option<NodeId> {
         let voters: BTreeSet<NodeId> = configurations.iter().flatten().copied().collect();
         let answers = member.answers_of(voters, ANSWER_LIMIT).await;
         let active = answers.iter().filter(|(_, one)| !one.recovering).map(|(id, _)| *id);
-        let own = member.gate.is_open().then(|| member.identity.id());
+        let own = member.may(Act::Vouch).is_ok().then(|| member.identity.id());
         let votes: BTreeSet<NodeId> = active.chain(own).collect();
         candidates.retain(|id| answers.get(id).is_some_and(|one| one.may_lead));
         if let Some(transferee) = candidates.first()

@@ -1,9 +1,10 @@
 //! This member, as the tasks beside openraft see it.
 
-use super::{CheckQuorum, EpochRecords, Gate, Lag};
+use super::{Act, CheckQuorum, EpochRecords, Event, Lag, Refusal, Standing, UnsafeRecovery};
 use crate::core::config::ReplicaConfig;
 use crate::core::ids::NodeId;
 use crate::core::runtime;
+use crate::core::types::Vote;
 use crate::storage::Raft;
 use crate::storage::modes::ModeInForce;
 use crate::storage::progress::Progress;
@@ -18,13 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a hand-over may take that an operator asks for.
-pub(crate) const HAND_OVER_LIMIT: Duration = Duration::from_secs(3);
-
-/// A drained member that has heard no leader for so many of the longest election timeouts campaigns:
-/// others have had time for some elections. At least for two hand-overs, in which a leader is silent.
-const LAST_RESORT_TIMEOUTS: u32 = 4;
-
 /// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
 pub(crate) struct LocalMember {
     pub(crate) identity: PeerIdentity,
@@ -32,7 +26,8 @@ pub(crate) struct LocalMember {
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
     pub(crate) config: ReplicaConfig,
-    pub(crate) gate: Arc<Gate>,
+    /// What it may do. The methods below are the only ones that change it.
+    pub(crate) standing: Arc<Mutex<Standing>>,
     pub(crate) check_quorum: Arc<CheckQuorum>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) records: Arc<EpochRecords>,
@@ -40,33 +35,14 @@ pub(crate) struct LocalMember {
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) repairer: Arc<Repairer>,
     pub(crate) receiver: SnapshotReceiver,
-    /// An operator keeps it from leading.
-    pub(crate) drained: Mutex<Option<Drain>>,
-    /// What decides elections is read and passed on by one caller after another.
-    pub(crate) allowing: Mutex<()>,
     /// Leadership is handed over by one caller after another: two would name two transferees.
     pub(crate) handing_over: Arc<futures::lock::Mutex<()>>,
     /// Why this identity is no longer a member.
     pub(crate) removed_reason: Mutex<Option<String>>,
     /// How far behind the leader it is.
     pub(crate) lag: Lag,
-    /// It is being stopped: it leads no more, and still votes, acknowledges and answers.
-    pub(crate) leaving: AtomicBool,
+    /// The tasks beside openraft must end.
     pub(crate) stopping: AtomicBool,
-}
-
-/// An operator keeps a member from leading, for a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drain {
-    pub(crate) from: runtime::Instant,
-    pub(crate) until: runtime::Instant,
-}
-
-impl Drain {
-    pub(crate) fn of(time: Duration) -> Drain {
-        let from = runtime::now();
-        Drain { from, until: from + time }
-    }
 }
 
 impl LocalMember {
@@ -75,49 +51,76 @@ impl LocalMember {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Whether this member is being stopped.
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaving.load(Ordering::SeqCst)
+    pub(crate) fn standing(&self) -> Standing {
+        *self.standing.lock()
     }
 
-    /// Whether this member may ask for votes: its gate allows it, it is not being stopped, and no
-    /// operator drains it, or nobody else is elected.
-    pub(crate) fn may_campaign(&self) -> bool {
-        let wanted = self.kept_from_leading().is_none() || self.is_last_resort();
-        wanted && self.gate.may_campaign(self.identity.id())
+    pub(crate) fn may(&self, act: Act) -> Result<(), Refusal> {
+        let now = runtime::now();
+        self.standing.lock().may(act, now)
     }
 
-    /// Whether a drained member has heard no leader for so long that perhaps only it can be elected:
-    /// it has the newest entries, or the others are drained too. It gives leadership away again when
-    /// another one may lead.
-    fn is_last_resort(&self) -> bool {
-        let patience = Duration::from_millis(self.config.election_max_ms)
-            .saturating_mul(LAST_RESORT_TIMEOUTS)
-            .max(HAND_OVER_LIMIT * 2);
-        let drained = self.drain().filter(|_| !self.leaves());
-        drained.is_some_and(|drain| {
-            runtime::now() - drain.from >= patience && !self.gate.leader_contact_within(patience)
-        })
+    /// Returns whether this changed anything.
+    pub(crate) fn change(&self, event: Event) -> bool {
+        let mut standing = self.standing.lock();
+        let before = *standing;
+        *standing = before.after(event);
+        self.allow_elections(&standing);
+        *standing != before
     }
 
-    /// Has openraft campaign or not. Called after each change of what decides that, and again and
-    /// again, since a drain and a grant end by time: the last call sees the last change.
-    pub(crate) fn allow_elections(&self) {
-        let _one_at_a_time = self.allowing.lock();
-        self.raft.runtime_config().elect(self.may_campaign());
+    /// A drain and a grant end by time, and the patience of a drained member does.
+    pub(crate) fn time_passes(&self) {
+        self.allow_elections(&self.standing.lock());
     }
 
-    /// Why this member does not lead although its gate allows it.
-    pub(crate) fn kept_from_leading(&self) -> Option<&'static str> {
-        if self.leaves() {
-            return Some("this member is being stopped");
+    /// Has openraft begin elections or not. Under the lock: the last call sees the last change.
+    fn allow_elections(&self, standing: &Standing) {
+        self.raft.runtime_config().elect(standing.may(Act::Stand, runtime::now()).is_ok());
+    }
+
+    /// Whether appends and snapshots of this leadership may be taken. It is heard in either case.
+    pub(crate) fn takes_appends(&self, leader: NodeId, vote: Vote) -> Result<(), Refusal> {
+        // Not `change`, for each append: what this decides of elections can wait for the next turn.
+        let (mut standing, at) = (self.standing.lock(), runtime::now());
+        *standing = standing.after(Event::Appends { leader, vote, at });
+        standing.may(Act::Append(vote), at)
+    }
+
+    pub(crate) fn take_grant(&self, grant: UnsafeRecovery) -> Result<(), Refusal> {
+        let (mut standing, now) = (self.standing.lock(), runtime::now());
+        standing.may(Act::TakeGrant { candidate: grant.candidate }, now)?;
+        *standing = standing.after(Event::Granted(grant, now));
+        self.allow_elections(&standing);
+        Ok(())
+    }
+
+    /// The last leader that was refused, once.
+    pub(crate) fn take_refused(&self) -> Option<(NodeId, Vote)> {
+        let mut standing = self.standing.lock();
+        let refused = standing.refused();
+        *standing = standing.after(Event::Asked);
+        refused
+    }
+
+    /// Whether a leader sent a message within this time.
+    pub(crate) fn heard_within(&self, time: Duration) -> bool {
+        self.standing().heard_within(time, runtime::now())
+    }
+
+    /// Whether this member can lead, and may: a disk that failed or stalls takes no writes.
+    pub(crate) fn is_fit_to_lead(&self) -> Result<(), String> {
+        let disk = self.engine.status();
+        match disk.failed {
+            Some(error) => Err(format!("the storage of this member failed: {error}")),
+            None if disk.stalled => Err("the disk of this member stalls".into()),
+            None => self.may(Act::Lead).map_err(|refusal| refusal.to_string()),
         }
-        self.drain().map(|_| "an operator keeps this member from leading")
     }
 
-    /// How long an operator still keeps this member from leading.
-    pub(crate) fn drained_for(&self) -> Option<Duration> {
-        self.drain().map(|drain| drain.until - runtime::now().min(drain.until))
+    /// Why this member does not lead, whatever it holds.
+    pub(crate) fn kept_from_leading(&self) -> Option<Refusal> {
+        self.standing().kept_from_leading(runtime::now())
     }
 
     /// What the others of these members say of themselves. One that takes longer than this is left out.
@@ -132,9 +135,5 @@ impl LocalMember {
             Some((id, runtime::timeout(limit, answer).await??))
         });
         join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    fn drain(&self) -> Option<Drain> {
-        self.drained.lock().filter(|drain| drain.until > runtime::now())
     }
 }

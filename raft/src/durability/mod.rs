@@ -6,7 +6,7 @@
 //! in the superblock. Such a member may have lost entries that it acknowledged, and its vote could
 //! elect a leader that never had them. So it recovers in place:
 //!
-//! 1. It starts with the gate closed: it grants no vote and no pre-vote, does not campaign, takes
+//! 1. It starts as recovering ([`Standing`]): it grants no vote and no pre-vote, does not campaign, takes
 //!    over no leadership and serves no reads. It takes appends and snapshots only from a leader
 //!    that agreed to help it.
 //! 2. It asks the leader that sends it appends for help. That leader lets the member's log revert
@@ -14,7 +14,7 @@
 //!    boot epoch, if it has not done so yet.
 //! 3. It acknowledges the entries that it takes. These acknowledgements are true, and count.
 //! 4. When its own state machine has applied the record of its own boot epoch, it syncs, records
-//!    that it is active, and opens the gate.
+//!    that it is active, and is.
 //!
 //! Why that is safe: the record was proposed after this boot began. So in the log of the leader
 //! that proposed it, every entry that an earlier boot acknowledged and that can still be committed
@@ -24,8 +24,7 @@
 //!
 //! A running member recovers in the same way when its leader sends it an entry that it acknowledged
 //! and its log lacks that entry: an older copy of its disk was put in place, and nothing at its
-//! start could show that. A vote that was under way when the gate closed is neither given nor
-//! counted.
+//! start could show that. A vote that was under way then is neither given nor counted.
 //!
 //! **Unsafe recovery.** If so many members recover that none can be elected, all of them wait.
 //! Together they may lack acknowledged writes, and no rule can tell. An operator decides, and names
@@ -38,20 +37,20 @@ mod ack_modes;
 mod check_quorum;
 pub(crate) mod ended_leader;
 mod epoch_records;
-mod gate;
 mod lag;
 pub(crate) mod leadership;
 mod member;
 mod most_up_to_date;
 mod policy;
 mod recovery;
+mod standing;
 
 pub(crate) use ack_modes::AckModes;
 pub(crate) use check_quorum::{CheckQuorum, QUORUM_TIMEOUTS};
 pub(crate) use epoch_records::EpochRecords;
-pub(crate) use gate::Gate;
-pub use gate::UnsafeRecovery;
 pub(crate) use lag::Lag;
-pub(crate) use member::{Drain, LocalMember};
+pub(crate) use member::LocalMember;
 pub(crate) use most_up_to_date::is_most_up_to_date;
 pub(crate) use policy::Policy;
+pub use standing::UnsafeRecovery;
+pub(crate) use standing::{Act, Drain, Event, LEADER_ALIVE, Refusal, Standing};

@@ -1,23 +1,26 @@
 //! What the network layer asks this floor before it sends a message.
 
-use super::{AckModes, CheckQuorum, Gate};
+use super::{AckModes, Act, CheckQuorum, Standing};
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::LateMetrics;
+use crate::core::runtime;
 use crate::core::types::{RaftLogId, Vote};
 use crate::transport::{AckMode, SendPolicy};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The gate, check-quorum, the ack mode, and what followers have acknowledged.
+/// What the member may do, check-quorum, the ack mode, and what followers have acknowledged.
 pub(crate) struct Policy {
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) standing: Arc<Mutex<Standing>>,
     pub(crate) ack_modes: Arc<AckModes>,
     pub(crate) check_quorum: Arc<CheckQuorum>,
     pub(crate) metrics: LateMetrics,
 }
 
 impl SendPolicy for Policy {
-    fn may_campaign(&self, member: NodeId) -> bool {
-        self.gate.may_campaign(member)
+    fn may_ask_for_votes(&self) -> Result<(), String> {
+        let may = self.standing.lock().may(Act::AskForVotes, runtime::now());
+        may.map_err(|refusal| refusal.to_string())
     }
 
     fn is_suspended(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Recovery in place: how a member that may have lost acknowledged entries becomes active again.
 
 use super::leadership::To;
-use super::{LocalMember, leadership};
+use super::{Act, Event, LocalMember, leadership};
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
@@ -33,13 +33,11 @@ impl LocalMember {
                 .is_ok_and(|own| own.is_none_or(|own| own <= *vote))
     }
 
-    /// An active member turns out to have lost an entry that it acknowledged: close the gate and
-    /// recover.
+    /// An active member turns out to have lost an entry that it acknowledged: it recovers.
     pub(crate) fn begin_recovery(self: &Arc<Self>, leader: NodeId, acknowledged: LogId) {
-        if !self.gate.close() {
+        if !self.change(Event::Lost) {
             return;
         }
-        self.allow_elections();
         let node = self.identity.id();
         tracing::warn!(
             %node, %leader, %acknowledged,
@@ -67,7 +65,7 @@ impl LocalMember {
         self.progress.has_epoch(self.identity.id(), self.engine.boot_epoch())
     }
 
-    /// Runs until the gate is open, the engine fails, or the replica stops.
+    /// Runs until the member is active, the engine fails, or the replica stops.
     pub(crate) async fn recover(self: Arc<Self>) {
         let node = self.identity.id();
         let epoch = self.engine.boot_epoch();
@@ -86,8 +84,8 @@ impl LocalMember {
         let mut unrecorded_term: Option<u64> = None;
         while !self.stops() && self.engine.status().failed.is_none() {
             // A grant expires; a leader that was elected by it stays leader.
-            self.allow_elections();
-            let is_candidate = self.gate.was_chosen(node);
+            self.time_passes();
+            let is_candidate = self.standing().was_chosen(node);
             // Read this before the leadership: an entry of a leadership under a grant may commit a
             // record that was logged before.
             let has_epoch = self.has_own_epoch();
@@ -102,11 +100,11 @@ impl LocalMember {
             {
                 return self.end_recovery().await;
             }
-            if leading.is_some() && !self.gate.may_campaign(node) && !is_candidate {
-                // It won an election while its gate was closing.
+            if leading.is_some() && self.may(Act::AskForVotes).is_err() && !is_candidate {
+                // It won an election while it began to recover.
                 leadership::hand_over(&self, To::Best, WAIT_LIMIT).await;
             }
-            if let Some((leader, vote)) = self.gate.pending_leader() {
+            if let Some((leader, vote)) = self.take_refused() {
                 asked = self
                     .ask(leader, vote, &mut unrecorded_term)
                     .await
@@ -116,10 +114,10 @@ impl LocalMember {
                 && runtime::now() - at > WAIT_LIMIT
             {
                 // The boot-epoch record may have been lost on the way. The leader's appends are
-                // accepted now, so the gate does not report it as pending any more: ask until it is
+                // accepted now, so it is not reported as refused any more: ask until it is
                 // replaced.
                 let agreed = self.ask(leader, vote, &mut unrecorded_term).await;
-                asked = (agreed || self.gate.recovery_leader() == Some(vote))
+                asked = (agreed || self.standing().helper() == Some(vote))
                     .then(|| (leader, vote, runtime::now()));
             }
             if let Some(vote) = leading.filter(|_| is_candidate) {
@@ -134,7 +132,7 @@ impl LocalMember {
         }
     }
 
-    /// Asks a leader for help; returns whether it agreed, in the leadership that the gate reported.
+    /// Asks a leader for help; returns whether it agreed, in the leadership that was refused.
     /// If that leadership came about by a grant, or an unsafe-recovery record is still missing, the
     /// leader is asked to log one.
     async fn ask(&self, leader: NodeId, vote: Vote, unrecorded_term: &mut Option<u64>) -> bool {
@@ -145,16 +143,16 @@ impl LocalMember {
                 if !self.begins_to_write(leader, &vote).await {
                     return false;
                 }
-                if self.gate.recovery_leader() != Some(vote) {
+                if self.standing().helper() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader helps this member recover");
                 }
-                self.gate.set_recovery_leader(vote);
+                self.change(Event::Helped(vote));
                 if unsafe_recovery {
                     unrecorded_term.get_or_insert(vote.leader_id().term);
                 }
                 true
             }
-            // If it still leads, the gate reports it again.
+            // If it still leads, its next append is refused, too.
             Ok(_) => false,
             Err(reason) => {
                 tracing::info!(%node, %leader, reason, "the leader does not help this member recover yet");
@@ -189,12 +187,13 @@ impl LocalMember {
     /// vote for this leadership. The leadership of another member, or one that was elected without
     /// this member's vote after the grant had expired, discards nothing.
     pub(crate) fn is_unsafe_leadership(&self, leader: NodeId, vote: &Vote) -> bool {
-        let in_force = self.gate.unsafe_recovery().is_some_and(|grant| grant.candidate == leader);
+        let in_force =
+            self.standing().grant(runtime::now()).is_some_and(|grant| grant.candidate == leader);
         let voted = || {
             let own = log_store::stored_vote(&self.engine).ok().flatten();
             own.is_some_and(|own| own.leader_id == vote.leader_id)
         };
-        in_force || self.gate.was_chosen(leader) && voted()
+        in_force || self.standing().was_chosen(leader) && voted()
     }
 
     /// Asks the leader at one of its addresses after another, until it answers.
@@ -233,8 +232,7 @@ impl LocalMember {
             tracing::warn!(%node, %error, "cannot record the end of the recovery");
             return;
         }
-        self.gate.open();
-        self.allow_elections();
+        self.change(Event::Recovered);
         tracing::info!(%node, "recovered: this member again holds everything that it acknowledged");
     }
 }

@@ -9,7 +9,7 @@ use super::seen::leaves_configuration;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::durability::LocalMember;
+use crate::durability::{Act, LocalMember};
 use crate::transport::{self, Answer, Contact, PendingJoin};
 use futures::future::join_all;
 use openraft::ServerState;
@@ -105,7 +105,7 @@ impl Outreach {
         let (now, limit) = (runtime::now(), self.no_leader_after());
         let leads = metrics.state == ServerState::Leader
             && metrics.last_quorum_acked.is_some_and(|at| now - *at < limit);
-        let heard = leads || self.member.gate.leader_contact_within(limit);
+        let heard = leads || self.member.heard_within(limit);
         (!heard).then_some(Reason::NoLeader)
     }
 
@@ -210,13 +210,14 @@ impl Outreach {
         address: &str,
         answer: &Answer,
     ) -> Option<Result<(), Status>> {
-        let LocalMember { identity, addresses, gate, .. } = &*self.member;
+        let LocalMember { identity, addresses, .. } = &*self.member;
         let own: NodeId = identity.id();
         if reason != Reason::Joins || answer.uninitialized || answer.id == own {
             return None;
         }
         let address_of_own: MemberAddress = addresses.advertised().clone();
-        let pending_join = PendingJoin { id: own, address: address_of_own, active: gate.is_open() };
+        let active = self.member.may(Act::Vouch).is_ok();
+        let pending_join = PendingJoin { id: own, address: address_of_own, active };
         let asked = transport::ask_to_join(identity, answer.id, address, pending_join).await;
         Some(asked.map(drop))
     }

@@ -4,11 +4,12 @@
 //! just started again may still count as healthy by what it acknowledged before.
 
 use super::reconciler::Reconciler;
-use super::safe_to_stop::{Seen, Standing, obstacles};
+use super::safe_to_stop::{Health, Seen, obstacles};
 use super::seen::{caught_up, is_settled};
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::TypeConfig;
+use crate::durability::Act;
 use crate::transport::StopVerdict;
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,25 +34,22 @@ impl Reconciler {
         }
         let membership = metrics.membership_config.membership();
         let recovering = self.ack_modes.recovering_members();
-        let timeout = Duration::from_millis(self.member.config.election_min_ms);
-        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
-        let standing = |id: NodeId| {
+        let healthy = self.ack_modes.healthy(&self.member, &metrics);
+        let health = |id: NodeId| {
             let answer = answers.get(&id);
-            let standing = match answer {
-                _ if id == metrics.id => self.own_standing(),
-                None => Standing::Unreachable,
-                Some(answer) if answer.stopping => Standing::Stopping,
-                Some(answer) if answer.recovering || recovering.contains(&id) => {
-                    Standing::Recovering
-                }
-                Some(_) if !healthy.contains(&id) => Standing::Unreachable,
+            let health = match answer {
+                _ if id == metrics.id => self.own_health(),
+                None => Health::Unreachable,
+                Some(answer) if answer.stopping => Health::Stopping,
+                Some(answer) if answer.recovering || recovering.contains(&id) => Health::Recovering,
+                Some(_) if !healthy.contains(&id) => Health::Unreachable,
                 Some(answer) => {
-                    behind(&metrics, id).unwrap_or(Standing::Healthy { may_lead: answer.may_lead })
+                    behind(&metrics, id).unwrap_or(Health::Healthy { may_lead: answer.may_lead })
                 }
             };
-            (id, standing)
+            (id, health)
         };
-        let voters: BTreeMap<NodeId, Standing> = membership.voter_ids().map(standing).collect();
+        let voters: BTreeMap<NodeId, Health> = membership.voter_ids().map(health).collect();
         let joining: BTreeSet<NodeId> = membership.learner_ids().collect();
         let seen = Seen {
             configurations: membership.get_joint_config(),
@@ -64,16 +62,18 @@ impl Reconciler {
         Some(members.map(verdict).collect())
     }
 
-    fn own_standing(&self) -> Standing {
-        match self.member.leaves() {
-            true => Standing::Stopping,
-            false => Standing::Healthy { may_lead: self.member.kept_from_leading().is_none() },
+    fn own_health(&self) -> Health {
+        let member = &self.member;
+        match member.may(Act::Vouch) {
+            _ if member.standing().leaves() => Health::Stopping,
+            Err(_) => Health::Recovering,
+            Ok(()) => Health::Healthy { may_lead: member.is_fit_to_lead().is_ok() },
         }
     }
 }
 
 /// How far a member's log is behind the leader's, if that is too far.
-fn behind(metrics: &RaftMetrics<TypeConfig>, id: NodeId) -> Option<Standing> {
+fn behind(metrics: &RaftMetrics<TypeConfig>, id: NodeId) -> Option<Health> {
     let matched = metrics.replication.as_ref().and_then(|all| all.get(&id)?.as_ref());
     let matched = matched.map(|matched| matched.index());
     let purged = metrics.purged.as_ref().map(|purged| purged.index());
@@ -83,5 +83,5 @@ fn behind(metrics: &RaftMetrics<TypeConfig>, id: NodeId) -> Option<Standing> {
     }
     let last = metrics.last_log_index.unwrap_or(0);
     let entries = last.saturating_sub(matched.unwrap_or(0));
-    Some(Standing::Behind { entries, snapshot })
+    Some(Health::Behind { entries, snapshot })
 }

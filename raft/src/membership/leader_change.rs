@@ -58,14 +58,13 @@ impl Reconciler {
 
     /// A leader of this moment has not heard of every voter yet, so it looks again for a while.
     async fn until_fit_to_lead(&self, voter: NodeId) -> Result<(), ChangeError> {
-        let LocalMember { raft, config, progress, identity, addresses, .. } = &*self.member;
-        let timeout = Duration::from_millis(config.election_min_ms);
+        let LocalMember { raft, config, identity, addresses, .. } = &*self.member;
         let until = runtime::now() + Duration::from_millis(config.election_max_ms);
         let mut near = Near::new();
         loop {
             let metrics = with_metrics(raft, Clone::clone);
             let near = near.has(&metrics, voter);
-            let healthy = self.ack_modes.healthy(&metrics, progress, timeout).contains(&voter);
+            let healthy = self.ack_modes.healthy(&self.member, &metrics).contains(&voter);
             let answer = transport::ask(identity, addresses, voter).await;
             let reason = match answer.map(|answer| answer.may_lead) {
                 Some(true) if healthy && near => return Ok(()),
@@ -74,7 +73,7 @@ impl Reconciler {
                     CATCHES_UP.as_millis()
                 ),
                 Some(false) => format!(
-                    "it recovers, or an operator drains it (`cairn leader drain {} --end`)",
+                    "it recovers, its disk stalls, or an operator drains it (`cairn leader drain {} --end`)",
                     voter.slot()
                 ),
                 _ => "it is not active and reachable".into(),

@@ -36,7 +36,7 @@
 //! still be read of them is left for an operator.
 //!
 //! Why that is safe: the new identity promised nothing before, so it is a new server of plain Raft,
-//! and its gate is open. Until the change is committed, the old identity counts as a voter that is
+//! and it is active. Until the change is committed, the old identity counts as a voter that is
 //! down: an entry that only it and the leader hold can be overwritten only with the votes of all
 //! others. Never is a voter added in one change and the other removed in a later one. If the
 //! learner loses power with acknowledged writes unsynced, it recovers in place like any member.

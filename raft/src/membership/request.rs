@@ -66,10 +66,9 @@ impl Reconciler {
             return Ok(Err("the leader commits what was begun before".into()));
         }
         let voters = voters.clone();
-        let timeout = Duration::from_millis(self.member.config.election_min_ms);
-        let healthy = self.ack_modes.healthy(&metrics, &self.member.progress, timeout);
+        let healthy = self.ack_modes.healthy(&self.member, &metrics);
         if !is_majority(&voters, &healthy) {
-            return Ok(Err("the leader has no contact with a majority of the voters".into()));
+            return Ok(Err("no majority of the voters is reachable and active".into()));
         }
         Ok(Ok(Seen { metrics, voters, healthy }))
     }

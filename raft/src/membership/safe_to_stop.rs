@@ -14,10 +14,10 @@ use std::fmt;
 
 /// How a voter stands, as the leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Health {
     /// It holds everything, and answers.
     Healthy {
-        /// No operator keeps it from leading.
+        /// No operator keeps it from leading, and its disk does not stall.
         may_lead: bool,
     },
     /// It does not answer the leader.
@@ -34,18 +34,18 @@ pub(super) enum Standing {
     },
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Standing::Healthy { may_lead: true } => f.write_str("is healthy"),
-            Standing::Healthy { may_lead: false } => f.write_str("is drained"),
-            Standing::Unreachable => f.write_str("does not answer the leader"),
-            Standing::Recovering => f.write_str("recovers"),
-            Standing::Stopping => f.write_str("is being stopped"),
-            Standing::Behind { entries, snapshot: false } => {
+            Health::Healthy { may_lead: true } => f.write_str("is healthy"),
+            Health::Healthy { may_lead: false } => f.write_str("is drained"),
+            Health::Unreachable => f.write_str("does not answer the leader"),
+            Health::Recovering => f.write_str("recovers"),
+            Health::Stopping => f.write_str("is being stopped"),
+            Health::Behind { entries, snapshot: false } => {
                 write!(f, "is {entries} entries behind")
             }
-            Standing::Behind { entries, snapshot: true } => {
+            Health::Behind { entries, snapshot: true } => {
                 write!(f, "is {entries} entries behind, and copies a snapshot")
             }
         }
@@ -59,7 +59,7 @@ pub(super) struct Seen<'s> {
     /// Whether the membership is committed.
     pub(super) settled: bool,
     /// Every voter of every configuration.
-    pub(super) voters: &'s BTreeMap<NodeId, Standing>,
+    pub(super) voters: &'s BTreeMap<NodeId, Health>,
     /// Nodes that are to become voters.
     pub(super) joining: &'s BTreeSet<NodeId>,
 }
@@ -71,8 +71,8 @@ pub(super) fn obstacles(seen: &Seen<'_>, stopped: NodeId) -> Vec<String> {
         why.push("a change of the members is under way".to_owned());
     }
     let remaining = seen.voters.iter().filter(|(id, _)| **id != stopped);
-    let healthy = remaining.clone().filter_map(|(id, standing)| match standing {
-        Standing::Healthy { may_lead } => Some((*id, *may_lead)),
+    let healthy = remaining.clone().filter_map(|(id, health)| match health {
+        Health::Healthy { may_lead } => Some((*id, *may_lead)),
         _ => None,
     });
     let healthy: BTreeMap<NodeId, bool> = healthy.collect();
@@ -85,12 +85,12 @@ pub(super) fn obstacles(seen: &Seen<'_>, stopped: NodeId) -> Vec<String> {
             voters.len(),
             majority(voters.len())
         ));
-        let unfit = remaining.filter(|(_, standing)| !matches!(standing, Standing::Healthy { .. }));
-        why.extend(unfit.map(|(id, standing)| format!("member {id} {standing}")));
+        let unfit = remaining.filter(|(_, health)| !matches!(health, Health::Healthy { .. }));
+        why.extend(unfit.map(|(id, health)| format!("member {id} {health}")));
         why.extend(seen.joining.iter().map(|id| format!("node {id} joins, and does not vote yet")));
     } else if !healthy.values().any(|may_lead| *may_lead) {
         why.push(
-            "every voter that would be left is drained, so that none would lead for some seconds"
+            "every voter that would be left is drained, or its disk stalls, so that none would lead for some seconds"
                 .to_owned(),
         );
     }
@@ -101,16 +101,16 @@ pub(super) fn obstacles(seen: &Seen<'_>, stopped: NodeId) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// So many voters stand in all ways, and more of them in the first three.
+    /// So many voters are in all healths, and more of them in the first three.
     const FEW: usize = 3;
-    const STANDINGS: [Standing; 7] = [
-        Standing::Healthy { may_lead: true },
-        Standing::Healthy { may_lead: false },
-        Standing::Unreachable,
-        Standing::Recovering,
-        Standing::Stopping,
-        Standing::Behind { entries: 5000, snapshot: false },
-        Standing::Behind { entries: 3, snapshot: true },
+    const KINDS: [Health; 7] = [
+        Health::Healthy { may_lead: true },
+        Health::Healthy { may_lead: false },
+        Health::Unreachable,
+        Health::Recovering,
+        Health::Stopping,
+        Health::Behind { entries: 5000, snapshot: false },
+        Health::Behind { entries: 3, snapshot: true },
     ];
 
     fn node(number: usize) -> NodeId {
@@ -118,14 +118,11 @@ mod tests {
     }
 
     /// Every way in which `count` voters may stand.
-    fn all_standings(
-        count: usize,
-        standings: &[Standing],
-    ) -> impl Iterator<Item = BTreeMap<NodeId, Standing>> {
-        let kinds = standings.len();
+    fn all_healths(count: usize, all: &[Health]) -> impl Iterator<Item = BTreeMap<NodeId, Health>> {
+        let kinds = all.len();
         (0..kinds.pow(u32::try_from(count).unwrap())).map(move |way| {
             let digit = |number: usize| way / kinds.pow(u32::try_from(number).unwrap()) % kinds;
-            (0..count).map(|number| (node(number), standings[digit(number)])).collect()
+            (0..count).map(|number| (node(number), all[digit(number)])).collect()
         })
     }
 
@@ -145,7 +142,7 @@ mod tests {
     /// Of `voters`, those that do not serve and the stopped one must be fewer than half: else the
     /// others are no majority.
     fn survives(voters: &BTreeSet<NodeId>, seen: &Seen<'_>, stopped: NodeId) -> bool {
-        let serves = |id: &NodeId| matches!(seen.voters[id], Standing::Healthy { .. });
+        let serves = |id: &NodeId| matches!(seen.voters[id], Health::Healthy { .. });
         let gone = voters.iter().filter(|id| **id == stopped || !serves(id)).count();
         2 * gone < voters.len()
     }
@@ -156,16 +153,16 @@ mod tests {
         let mut safe = 0;
         for count in 1..=5 {
             let configurations = all_configurations(count);
-            let standings = if count <= FEW { &STANDINGS[..] } else { &STANDINGS[..3] };
-            for voters in all_standings(count, standings) {
+            let all = if count <= FEW { &KINDS[..] } else { &KINDS[..3] };
+            for voters in all_healths(count, all) {
                 for configurations in &configurations {
                     for settled in [true, false] {
                         let seen =
                             Seen { configurations, settled, voters: &voters, joining: &none };
                         // One of them, and a node that does not vote.
                         for stopped in (0..=count).map(node) {
-                            let leads = |(id, standing): (&NodeId, &Standing)| {
-                                *id != stopped && *standing == STANDINGS[0]
+                            let leads = |(id, health): (&NodeId, &Health)| {
+                                *id != stopped && *health == KINDS[0]
                             };
                             let expected = settled
                                 && configurations.len() == 1
@@ -185,9 +182,9 @@ mod tests {
     #[test]
     fn the_obstacles_name_each_member_and_what_it_lacks() {
         let voters = BTreeMap::from([
-            (node(0), STANDINGS[0]),
-            (node(1), Standing::Behind { entries: 12, snapshot: true }),
-            (node(2), STANDINGS[0]),
+            (node(0), KINDS[0]),
+            (node(1), Health::Behind { entries: 12, snapshot: true }),
+            (node(2), KINDS[0]),
         ]);
         let configurations = [voters.keys().copied().collect()];
         let joining = BTreeSet::from([node(3)]);

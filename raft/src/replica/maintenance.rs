@@ -64,7 +64,7 @@ impl Maintenance {
                 return;
             }
             member.receiver.expire();
-            member.allow_elections();
+            member.time_passes();
             serving::observe_lag(&member);
             self.hand_over_if_unfit().await;
             if self.run_once().await.is_err() {

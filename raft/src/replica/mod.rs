@@ -26,7 +26,9 @@ use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
 use crate::core::version::Versions;
 use crate::durability::leadership::To;
-use crate::durability::{Drain, LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
+use crate::durability::{
+    Act, Drain, Event, LEADER_ALIVE, LocalMember, UnsafeRecovery, is_most_up_to_date, leadership,
+};
 use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
@@ -43,8 +45,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A leader that sent a message within this time is alive.
-const LEADER_ALIVE: Duration = Duration::from_secs(5);
 /// How often [`Replica::wait_stopped`] checks.
 const STOPPED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -204,7 +204,7 @@ impl Replica {
     /// asks again and again, later each time, and finds the next leader later than it is there.
     async fn next_leader(&self, hands_over: bool) -> Option<(NodeId, MemberAddress)> {
         let member = &self.inner.member;
-        if !hands_over && !member.leaves() {
+        if !hands_over && !member.standing().leaves() {
             return None;
         }
         let limit = Duration::from_millis(member.config.election_min_ms);
@@ -262,7 +262,7 @@ impl Replica {
     /// `Active` if this replica holds everything that it acknowledged. A recovering one may have
     /// lost some of it: it does not vote, and no read may be served from it.
     pub fn member_state(&self) -> MemberState {
-        match self.inner.member.gate.is_open() {
+        match self.inner.member.may(Act::Vouch).is_ok() {
             true => MemberState::Active,
             false => MemberState::Recovering,
         }
@@ -305,7 +305,10 @@ impl Replica {
     /// Why the grant is not needed here, or does not fit.
     pub async fn unsafe_recovery(&self, unsafe_recovery: UnsafeRecovery) -> Result<(), String> {
         let member = &self.inner.member;
-        self.needs_unsafe_recovery()?;
+        let candidate = unsafe_recovery.candidate;
+        let may_take =
+            || member.may(Act::TakeGrant { candidate }).map_err(|refusal| refusal.to_string());
+        may_take()?;
         let own = member.engine.boot_epoch();
         if unsafe_recovery.candidate == self.node_id() {
             if unsafe_recovery.epoch != own {
@@ -315,36 +318,19 @@ impl Replica {
                 ));
             }
             is_most_up_to_date(member).await?;
+            may_take()?;
             // It may lead: what it lacks is given up.
             member.engine.begin(false).await.map_err(|error| error.to_string())?;
             // Copying a damaged directory aside takes seconds. A voter with a longer log may have
             // returned meanwhile, or a leader: ask again. No await from the last answer to the grant.
             is_most_up_to_date(member).await?;
-            self.needs_unsafe_recovery()?;
         }
+        member.take_grant(unsafe_recovery).map_err(|refusal| refusal.to_string())?;
         tracing::warn!(
             node = %self.node_id(), candidate = %unsafe_recovery.candidate,
             "unsafe recovery: an operator accepts that what no member holds any more is lost; this member holds the grant"
         );
-        member.gate.set_unsafe_recovery(unsafe_recovery);
-        if unsafe_recovery.candidate == self.node_id() {
-            *member.drained.lock() = None;
-            member.allow_elections();
-        }
         Ok(())
-    }
-
-    fn needs_unsafe_recovery(&self) -> Result<(), String> {
-        let gate = &self.inner.member.gate;
-        if gate.is_open() {
-            return Err("this member is active and votes without an unsafe-recovery grant".into());
-        }
-        match gate.leader_contact_within(LEADER_ALIVE) {
-            true => Err("a leader is alive and helps this member recover; no unsafe recovery is \
-                         needed"
-                .into()),
-            false => Ok(()),
-        }
     }
 
     /// Takes the next step of a change of the members that an operator asks for. `None`: the change
@@ -432,10 +418,9 @@ impl Replica {
                 ));
             }
         }
-        let drain = Some(Drain::of(time)).filter(|_| !time.is_zero());
-        *member.drained.lock() = drain;
-        member.allow_elections();
-        if drain.is_some() {
+        let from = runtime::now();
+        member.change(Event::Drained(Drain { from, until: from + time }));
+        if !time.is_zero() {
             tracing::warn!(node = %self.node_id(), seconds = time.as_secs(), "an operator keeps this member from leading");
         }
         Ok(())
@@ -443,7 +428,7 @@ impl Replica {
 
     /// How long an operator still keeps this member from leading.
     pub fn drained_for(&self) -> Option<Duration> {
-        self.inner.member.drained_for()
+        self.inner.member.standing().drained_for(runtime::now())
     }
 
     /// The same refusal, with the leader where it is reached now.
@@ -486,9 +471,7 @@ impl Replica {
         }
         // openraft keeps reporting the last leader on a node that does not campaign or wins no
         // election; hide it if no message came lately.
-        if status.role != Role::Leader
-            && !self.inner.member.gate.leader_contact_within(LEADER_ALIVE)
-        {
+        if status.role != Role::Leader && !self.inner.member.heard_within(LEADER_ALIVE) {
             status.leader = None;
         }
         status
@@ -524,10 +507,9 @@ impl Replica {
     /// longer nothing would be gained. A second call does nothing.
     pub async fn leave(&self) {
         let member = &self.inner.member;
-        if member.leaving.swap(true, Ordering::SeqCst) || self.stopped().is_some() {
+        if !member.change(Event::Leaves) || self.stopped().is_some() {
             return;
         }
-        member.allow_elections();
         let leads = || with_metrics(&member.raft, |metrics| metrics.state == ServerState::Leader);
         if !leads() {
             return;
@@ -542,7 +524,7 @@ impl Replica {
 
     /// Whether this replica is being stopped.
     pub fn leaves(&self) -> bool {
-        self.inner.member.leaves()
+        self.inner.member.standing().leaves()
     }
 
     /// Stops replication, after [`Replica::leave`]. The engine stays open: the caller closes it next.

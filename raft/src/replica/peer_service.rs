@@ -1,7 +1,7 @@
 //! The server side of the peer protocol.
 //!
 //! What holds here: openraft gets no message whose envelope does not name this member, and none
-//! that it would take for a broken invariant; votes pass through the gate.
+//! that it would take for a broken invariant; votes and appends ask what it may do.
 
 use super::append_capacity::AppendCapacity;
 use super::read_barrier::ReadBarrier;
@@ -13,12 +13,12 @@ use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
 use crate::core::{codec, convert, proto, runtime};
-use crate::durability::{AckModes, LocalMember};
+use crate::durability::{AckModes, Act, LocalMember, Refusal};
 use crate::membership::Reconciler;
 use crate::transport::identity::{self, is_uninitialized};
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, StopVerdict, is_storable, messages};
-use cairn_engine::{BootEpoch, LogId};
+use cairn_engine::LogId;
 use cairn_tls::Remote;
 use futures::future::ready;
 use futures::{Stream, StreamExt};
@@ -82,23 +82,14 @@ impl PeerService {
         Some(self.own_vote()).filter(|own| own > vote)
     }
 
-    fn open_gate(&self) -> Result<(), Status> {
-        match self.member.gate.is_open() {
-            true => Ok(()),
-            false => Err(Status::failed_precondition(
-                "this member is recovering: it may have lost acknowledged entries, and neither votes nor leads",
-            )),
-        }
+    /// Asked before a vote is given and again before it is answered, since it may recover in between.
+    fn may(&self, act: Act) -> Result<(), Status> {
+        self.member.may(act).map_err(refused)
     }
 
     /// A recovering member takes entries only from a leader that agreed to help it.
-    fn check_recovery_leader(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
-        match self.member.gate.accepts_appends_of(sender, vote) {
-            true => Ok(()),
-            false => Err(Status::failed_precondition(
-                "this member is recovering, and takes entries once the leader has agreed to help it",
-            )),
-        }
+    fn takes_appends(&self, leader: NodeId, vote: &Vote) -> Result<(), Status> {
+        self.member.takes_appends(leader, *vote).map_err(refused)
     }
 
     /// Checks the entry that this member acknowledged to the leader, as the leader sends it: if the
@@ -110,7 +101,7 @@ impl PeerService {
         matched: Option<LogId>,
     ) -> Result<(), Status> {
         match matched.filter(|matched| {
-            self.member.gate.is_open() && self.member.lost_acked_entry(vote, *matched)
+            self.member.may(Act::Vouch).is_ok() && self.member.lost_acked_entry(vote, *matched)
         }) {
             None => Ok(()),
             Some(matched) => {
@@ -169,7 +160,7 @@ impl PeerService {
         if request.vote.leader_id.voted_for != sender {
             return Err(Malformed("an append in the name of another member").into());
         }
-        self.check_recovery_leader(sender, &request.vote)?;
+        self.takes_appends(sender, &request.vote)?;
         self.check_acked_entry(sender, &request.vote, matched)?;
         self.refuse_contradiction(&request)?;
         self.ack_modes.follow(ack_mode);
@@ -177,15 +168,6 @@ impl PeerService {
             entry.held.clone_from(&held);
         }
         Ok(request)
-    }
-
-    /// Called before a vote is given and again before it is answered: the gate may close in
-    /// between.
-    fn may_vote_for(&self, candidate: NodeId, epoch: BootEpoch) -> Result<(), Status> {
-        match self.member.gate.may_vote_for(candidate, epoch) {
-            true => Ok(()),
-            false => self.open_gate(),
-        }
     }
 
     /// Answers a request for a vote, or for a pre-vote, which changes nothing here.
@@ -199,7 +181,8 @@ impl PeerService {
         let _kept = identity.keep_generation()?;
         let sender = identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let epoch = identity::epoch_of(request.envelope.as_ref());
-        self.may_vote_for(sender, epoch)?;
+        let act = Act::Vote { candidate: sender, epoch };
+        self.may(act)?;
         let vote = messages::vote_from_proto(request.vote, identity.votes_of(sender))?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(Malformed("a vote for a node other than its sender").into());
@@ -212,7 +195,7 @@ impl PeerService {
             false => raft.vote(rpc).await,
         };
         let answer = answer.map_err(stopped)?;
-        self.may_vote_for(sender, epoch)?;
+        self.may(act)?;
         Ok(Response::new(proto::VoteResponse {
             envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&answer.vote)),
@@ -234,7 +217,7 @@ impl PeerService {
         if vote.leader_id.voted_for != sender {
             return Err(Malformed("a snapshot from a node other than its sender").into());
         }
-        self.check_recovery_leader(sender, &vote)?;
+        self.takes_appends(sender, &vote)?;
         Ok((sender, vote))
     }
 }
@@ -261,12 +244,16 @@ fn append_response(
     Ok(proto::AppendResponse { envelope, kind: Some(kind) })
 }
 
+fn refused(refusal: Refusal) -> Status {
+    Status::failed_precondition(refusal.to_string())
+}
+
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let (remote, request) = from_remote(request);
         let identity = &self.member.identity;
-        let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
+        let uninitialized = is_uninitialized(&self.member.engine) && self.may(Act::Vouch).is_ok();
         // Nothing of it is recorded.
         if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
             let envelope = Some(envelope);
@@ -294,9 +281,10 @@ impl Peer for PeerService {
             contacts: addresses.others().into_iter().map(contact).collect(),
             mode: codec::mode_to_number(self.member.modes.binding()),
             unsynced_acks: self.member.engine.status().unsynced_acks,
-            may_lead: self.member.kept_from_leading().is_none() && self.member.gate.is_open(),
-            recovering: !self.member.gate.is_open(),
-            stopping: self.member.leaves(),
+            recovering: self.member.may(Act::Vouch).is_err(),
+            stopping: self.member.standing().leaves(),
+            // The last: a member that begins to recover meanwhile must not say that it may lead.
+            may_lead: self.member.is_fit_to_lead().is_ok(),
         }))
     }
 
@@ -462,10 +450,7 @@ impl Peer for PeerService {
     ) -> Answered<proto::TransferLeaderResponse> {
         let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
-        self.open_gate()?;
-        if let Some(reason) = self.member.kept_from_leading() {
-            return Err(Status::failed_precondition(reason));
-        }
+        self.member.is_fit_to_lead().map_err(Status::failed_precondition)?;
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
         if from.leader_id.voted_for != sender {
             return Err(Malformed("a transfer in the name of another member").into());

@@ -11,7 +11,7 @@
 use super::pacer::Pacer;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
-use crate::durability::LocalMember;
+use crate::durability::{Act, LocalMember};
 use cairn_engine::io::{BLOCK, IoFuture};
 use cairn_engine::{Extent, ScrubProgress, scrub_spans, scrub_window};
 use parking_lot::Mutex;
@@ -127,7 +127,7 @@ impl Scrubber {
                 return;
             }
             let early = runtime::now() - began < BEGIN_AFTER && !self.control.lock().status.running;
-            if early || !cycle.is_due() || !self.member.gate.is_open() {
+            if early || !cycle.is_due() || self.member.may(Act::Vouch).is_err() {
                 runtime::sleep(POLL_INTERVAL).await;
                 continue;
             }

@@ -6,7 +6,7 @@ use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use crate::durability::{LocalMember, QUORUM_TIMEOUTS, leadership};
+use crate::durability::{Act, LocalMember, QUORUM_TIMEOUTS, leadership};
 use crate::membership::leaves_configuration;
 use crate::transport::identity::is_uninitialized;
 use crate::transport::{self, StopVerdict};
@@ -44,7 +44,7 @@ fn leader_contact(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) -> Re
     }
     match leadership::leader(metrics) {
         None => Err("no leader is known".into()),
-        Some((leader, _)) if !member.gate.leader_contact_within(limit) => {
+        Some((leader, _)) if !member.heard_within(limit) => {
             Err(format!("no leader: {leader}, the last one known, is not heard"))
         }
         Some(_) => Ok(()),
@@ -124,7 +124,7 @@ impl Replica {
         let formed = with_metrics(&member.raft, |metrics| {
             metrics.membership_config.voter_ids().next().is_some()
         });
-        if formed || !is_uninitialized(&member.engine) || !member.gate.is_open() {
+        if formed || !is_uninitialized(&member.engine) || member.may(Act::Vouch).is_err() {
             return None;
         }
         if let Some(what) = member.identity.formation.waiting_for() {

@@ -18,7 +18,8 @@ use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::TypeConfig;
 use crate::core::{runtime, version};
 use crate::durability::{
-    AckModes, CheckQuorum, EpochRecords, Gate, Lag, LocalMember, Policy, ended_leader, leadership,
+    AckModes, Act, CheckQuorum, EpochRecords, Lag, LocalMember, Policy, Standing, ended_leader,
+    leadership,
 };
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
@@ -53,7 +54,7 @@ impl Replica {
         let modes = Arc::new(ModeInForce::new(engine.clone(), config.mode, last));
         let ack_modes = Arc::new(AckModes::new(modes.clone()));
         let member = build(bounded(config, &engine), engine, &ack_modes, modes).await?;
-        member.allow_elections();
+        member.time_passes();
         member.raft.run();
         let member = Arc::new(member);
         member.identity.is_carried_out(is_blank(Arc::downgrade(&member)));
@@ -114,7 +115,8 @@ async fn build(
         .with_tls(config.tls.clone())
         .on(config.machine.clone());
     let (id, metrics) = (identity.id(), LateMetrics::default());
-    let gate = Arc::new(Gate::new(engine.member_state()));
+    let standing = Standing::new(id, engine.member_state(), leadership::patience(&config));
+    let standing = Arc::new(Mutex::new(standing));
     let advertised = config.advertised(id.slot());
     let addresses = Addresses::new(id, advertised, identities.clone(), metrics.clone());
     let progress = Arc::new(Progress::new(identities, modes.clone()));
@@ -127,7 +129,7 @@ async fn build(
         StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())?;
     let check_quorum = Arc::new(CheckQuorum::default());
     let policy = Policy {
-        gate: gate.clone(),
+        standing: standing.clone(),
         ack_modes: ack_modes.clone(),
         check_quorum: check_quorum.clone(),
         metrics: metrics.clone(),
@@ -151,18 +153,15 @@ async fn build(
         engine,
         raft,
         config,
-        gate,
+        standing,
         check_quorum,
         progress,
         modes,
         pinned,
         repairer,
-        drained: Mutex::default(),
-        allowing: Mutex::default(),
         handing_over: Arc::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),
-        leaving: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
     })
 }
@@ -193,7 +192,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     runtime::spawn(Outreach::new(member.clone()).run());
     if blank && forming::is_mine(&member) {
         runtime::spawn(forming::run(member.clone()));
-    } else if !member.gate.is_open() {
+    } else if member.may(Act::Vouch).is_err() {
         runtime::spawn(member.clone().recover());
     }
     let scrubber = Scrubber::new(member.clone());

@@ -57,10 +57,13 @@ pub(crate) async fn engine_of(
 }
 
 /// An engine whose writes and syncs can be held back.
-pub(crate) async fn engine_to_hold(folder: &TempDir) -> (Engine, Hold) {
+pub(crate) async fn engine_to_hold(
+    folder: &TempDir,
+    change: impl FnOnce(&mut Options),
+) -> (Engine, Hold) {
     format(folder, 1).await;
     let (directory, hold) = HeldDirectory::open(folder.path());
-    (open(Arc::new(directory), |_| ()).await, hold)
+    (open(Arc::new(directory), change).await, hold)
 }
 
 async fn format(folder: &TempDir, slot: u16) {
@@ -182,7 +185,7 @@ async fn the_engine_passes_openrafts_storage_suite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mode_of_a_snapshot_binds_before_its_state_is_visible() {
     let folder = tempfile::tempdir().unwrap();
-    let (engine, hold) = engine_to_hold(&folder).await;
+    let (engine, hold) = engine_to_hold(&folder, |_| ()).await;
     let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
     let modes = Arc::new(ModeInForce::new(engine.clone(), Mode::Device, None));
     let progress = Arc::new(Progress::new(Identities::default(), modes.clone()));

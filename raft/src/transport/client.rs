@@ -129,15 +129,9 @@ impl PeerNetwork {
         answer
     }
 
-    /// A recovering member asks for no votes, except by an unsafe-recovery grant.
-    fn may_campaign(&self) -> Rpc<()> {
-        match self.link.policy.may_campaign(self.link.identity.id()) {
-            true => Ok(()),
-            false => {
-                Err(Unreachable::from_string("this member is recovering, and asks for no votes")
-                    .into())
-            }
-        }
+    fn may_ask_for_votes(&self) -> Rpc<()> {
+        let may = self.link.policy.may_ask_for_votes();
+        may.map_err(|refusal| Unreachable::from_string(refusal).into())
     }
 
     /// In place of a heartbeat of a suspended leader: asks whether the member is there, which keeps
@@ -167,7 +161,7 @@ impl PeerNetwork {
         pre: bool,
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
-        self.may_campaign()?;
+        self.may_ask_for_votes()?;
         let request = proto::VoteRequest {
             envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&rpc.vote)),
@@ -181,9 +175,8 @@ impl PeerNetwork {
             }
         };
         let answer = self.call(RPCTypes::Vote, option, request, vote).await?;
-        // Check again: the gate may have closed meanwhile, and openraft counts the votes that it
-        // gets.
-        self.may_campaign()?;
+        // Check again: this member may recover meanwhile, and openraft counts the votes that it gets.
+        self.may_ask_for_votes()?;
         Ok(VoteResponse::new(
             messages::vote_from_proto(answer.vote, self.link.votes())?,
             answer.last_log_id.map(convert::log_id_from_proto).transpose()?,

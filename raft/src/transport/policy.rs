@@ -6,8 +6,8 @@ use crate::core::types::{RaftLogId, Vote};
 
 /// Called for each message: the answers change at any time.
 pub(crate) trait SendPolicy: Send + Sync {
-    /// Whether this member may ask for votes.
-    fn may_campaign(&self, member: NodeId) -> bool;
+    /// Whether this member may ask for votes, or why not.
+    fn may_ask_for_votes(&self) -> Result<(), String>;
 
     /// Whether this member, as leader, must send no heartbeats, appends or snapshots: no quorum
     /// answers it. It asks its followers in place of each heartbeat whether they are there.

@@ -384,7 +384,7 @@ mod tests {
         let last = LogId { term: 1, index: 1 };
         for installed in [false, true] {
             let folder = tempfile::tempdir().unwrap();
-            let (engine, hold) = engine_to_hold(&folder).await;
+            let (engine, hold) = engine_to_hold(&folder, |_| ()).await;
             let receiver = SnapshotReceiver::new(engine.clone());
             let installer = engine.begin_install(GROUP).await.unwrap();
             hold.begin();

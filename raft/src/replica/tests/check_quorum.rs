@@ -24,8 +24,8 @@ struct Policy {
 }
 
 impl SendPolicy for Policy {
-    fn may_campaign(&self, _member: NodeId) -> bool {
-        true
+    fn may_ask_for_votes(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn is_suspended(&self) -> bool {

@@ -36,9 +36,7 @@ async fn damaged_to_hold() -> (TempDir, Replica, Hold) {
     let options = Options { salvage: true, ..Options::new(Mode::Device, KernelBootId(1), 2) };
     let engine = Engine::open(Arc::new(directory), None, options).await.unwrap();
     assert_eq!(engine.member_state(), MemberState::Recovering);
-    let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
-    let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
-    let replica = Replica::start(ReplicaConfig::new(Mode::Device, members), engine).await.unwrap();
+    let (replica, _service) = of_two(engine).await;
     (folder, replica, hold)
 }
 
@@ -82,14 +80,14 @@ async fn a_leader_that_returns_while_the_candidate_copies_its_directory_ends_the
     let (_folder, replica, hold) = damaged_to_hold().await;
     let grant =
         UnsafeRecovery { candidate: replica.node_id(), epoch: replica.engine().boot_epoch() };
-    let gate = &replica.inner.member.gate;
+    let member = &replica.inner.member;
     hold.begin();
     let meanwhile = async {
         hold.holds_something().await;
-        gate.accepts_appends_of(other(), &leadership(VOTED));
+        member.takes_appends(other(), leadership(VOTED)).unwrap_err();
         hold.end();
     };
     let (answer, ()) = tokio::join!(replica.unsafe_recovery(grant), meanwhile);
     assert!(answer.unwrap_err().contains("a leader is alive"));
-    assert_eq!(gate.unsafe_recovery(), None);
+    assert_eq!(member.standing().grant(runtime::now()), None);
 }

@@ -4,7 +4,8 @@
 
 use super::members::{Members, leads};
 use super::*;
-use crate::durability::Drain;
+use crate::durability::{Act, Drain, Event};
+use crate::storage::tests::engine_to_hold;
 use openraft::ChangeMembers;
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 async fn a_member_that_leads_although_it_is_drained_gives_leadership_away() {
     let members = Members::started().await;
     let drained = members.leader();
-    *drained.inner.member.drained.lock() = Some(Drain::of(Duration::from_secs(600)));
+    drained.inner.member.change(Event::Drained(drain_since(Duration::ZERO)));
     let others = |one: &Replica| one.node_id() != drained.node_id();
     members.until("another leads", |one| (others(one) && leads(one)).then_some(())).await;
 }
@@ -54,11 +55,11 @@ async fn a_leader_leads_on_while_no_majority_says_that_it_may_vote() {
     let term = leader.status().term;
     let others = || members.replicas.iter().filter(|one| one.node_id() != leader.node_id());
     let recover: Vec<&Replica> = others().take(3).collect();
-    recover.iter().for_each(|one| assert!(one.inner.member.gate.close()));
+    recover.iter().for_each(|one| assert!(one.inner.member.change(Event::Lost)));
     let limit = Duration::from_millis(700);
     leadership::hand_over(&leader.inner.member, To::Best, limit).await;
     assert!(leads(leader) && leader.status().term == term, "{:?}", leader.status());
-    recover.iter().for_each(|one| one.inner.member.gate.open());
+    recover.iter().for_each(|one| assert!(one.inner.member.change(Event::Recovered)));
     leadership::hand_over(&leader.inner.member, To::Best, Duration::from_secs(20)).await;
     let other = |one: &Replica| (one.node_id() != leader.node_id() && leads(one)).then_some(());
     members.until("another leads", other).await;
@@ -166,7 +167,7 @@ async fn a_member_that_is_being_stopped_leads_no_more_and_still_acknowledges() {
     let stopped = members.leader();
     stopped.leave().await;
     let next = members.leader();
-    assert!(next.node_id() != stopped.node_id() && !stopped.inner.member.may_campaign());
+    assert!(next.node_id() != stopped.node_id() && stopped.inner.member.may(Act::Stand).is_err());
     let refused = stopped.write(put()).await.unwrap_err();
     let named = matches!(&refused, WriteError::NotLeader { leader } if leader.0 == next.node_id());
     assert!(named, "where to send clients: {refused}");
@@ -198,46 +199,118 @@ async fn a_drained_or_recovering_member_says_that_it_may_not_lead_and_takes_no_l
     };
     assert!(may_lead().await);
     replica.drain(Duration::from_secs(600)).await.unwrap();
-    assert!(!may_lead().await && !replica.inner.member.may_campaign());
-    let transfer = TransferLeaderRequest {
-        envelope: envelope(),
-        from: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
-        to: NodeId::new(1, 1).as_u64(),
-        last_log_id: None,
-    };
-    let refused = service.transfer_leader(Request::new(transfer)).await.unwrap_err();
+    assert!(!may_lead().await && replica.inner.member.may(Act::Stand).is_err());
+    let refused = service.transfer_leader(Request::new(transfer())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("keeps this member from leading"), "{refused}");
     replica.drain(Duration::ZERO).await.unwrap();
     assert!(may_lead().await);
-    replica.inner.member.gate.close();
+    replica.inner.member.change(Event::Lost);
     assert!(!may_lead().await);
+}
+
+/// A leader gives leadership away when its disk stalls: so nobody hands it to such a member.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_whose_disk_stalls_says_that_it_may_not_lead_and_takes_no_leadership() {
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, hold) =
+        engine_to_hold(&folder, |options| options.io_timeout = Duration::from_secs(3)).await;
+    let (replica, service) = of_two(engine).await;
+    let hello = || HelloRequest { envelope: envelope(), receiver_slot: 1, ..Default::default() };
+    let answer = service.hello(Request::new(hello())).await.unwrap().into_inner();
+    assert!(answer.may_lead);
+    hold.begin();
+    let vote = tokio::spawn({
+        let engine = replica.engine().clone();
+        async move { engine.save_vote(GROUP, b"late").await }
+    });
+    while !replica.engine().status().stalled {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let answer = service.hello(Request::new(hello())).await.unwrap().into_inner();
+    assert!(!answer.may_lead && !answer.recovering);
+    let refused = service.transfer_leader(Request::new(transfer())).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("of this member"), "it stalls, or has failed: {refused}");
+    hold.end();
+    vote.await.unwrap().ok();
+}
+
+fn transfer() -> TransferLeaderRequest {
+    TransferLeaderRequest {
+        envelope: envelope(),
+        from: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
+        to: NodeId::new(1, 1).as_u64(),
+        last_log_id: None,
+    }
+}
+
+/// A drain of ten minutes that began so long ago.
+fn drain_since(time: Duration) -> Drain {
+    let from = runtime::now() - time;
+    Drain { from, until: from + Duration::from_secs(600) }
 }
 
 /// The story: the leader died, and only a drained member had its newest entries. Nobody led for as
 /// long as the drain lasted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_member_campaigns_when_no_leader_was_heard_for_long() {
+async fn a_drained_member_stands_for_election_when_no_leader_was_heard_for_long() {
     let (_folder, replica, _service) = replica().await;
     let member = &replica.inner.member;
-    let (long, drain) = (Duration::from_secs(60), Drain::of(Duration::from_secs(600)));
-    *member.drained.lock() = Some(drain);
-    assert!(!member.may_campaign(), "others are given time since its drain began");
-    *member.drained.lock() = Some(Drain { from: drain.from - long, ..drain });
-    assert!(member.may_campaign());
+    let begins = || member.may(Act::Stand).is_ok();
+    assert!(begins());
+    member.change(Event::Drained(drain_since(Duration::ZERO)));
+    assert!(!begins(), "it is drained");
+    let patience = Duration::from_secs(60);
+    member.change(Event::Drained(drain_since(patience)));
+    assert!(begins(), "nobody was heard for long");
     assert!(member.kept_from_leading().is_some(), "it gives leadership away again");
-    member.gate.accepts_appends_of(other(), &crate::core::types::Vote::new(1, other()));
-    assert!(!member.may_campaign(), "a leader was heard");
-    *member.drained.lock() = Some(Drain { from: drain.from - long, until: drain.from });
-    assert!(member.may_campaign(), "its drain has ended");
+    let appends = crate::core::types::Vote::new(1, other());
+    member.takes_appends(other(), appends).unwrap();
+    assert!(!begins(), "a leader was heard");
+    member.change(Event::Drained(drain_since(Duration::from_secs(600))));
+    assert!(begins(), "its drain has ended");
+    member.change(Event::Leaves);
+    assert!(!begins(), "it is being stopped");
 }
 
+/// A cluster of one, whose leader asks nobody for a vote: openraft's flag alone decides. Nothing sets
+/// it later here.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_leaves_is_no_last_resort() {
-    let (_folder, replica, _service) = replica().await;
+async fn openraft_is_told_at_once_whether_to_begin_elections() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
+    let config = ReplicaConfig {
+        maintenance_ms: 600_000,
+        ..ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]))
+    };
+    let election = Duration::from_millis(config.election_max_ms);
+    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
     let member = &replica.inner.member;
-    let drain = Drain::of(Duration::from_secs(600));
-    *member.drained.lock() = Some(Drain { from: drain.from - Duration::from_secs(60), ..drain });
-    member.leaving.store(true, Ordering::SeqCst);
-    assert!(!member.may_campaign());
+    let leads_within = async |time| {
+        let led = async {
+            while !leads(&replica) {
+                runtime::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        runtime::timeout(time, led).await.is_some()
+    };
+    let limit = Duration::from_secs(20);
+    assert!(leads_within(limit).await);
+    let stops_leading = async || {
+        while leads(&replica) {
+            leadership::give_up(&member.raft, replica.status().term).await;
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+        !leads_within(election * 2).await
+    };
+    member.change(Event::Drained(drain_since(Duration::ZERO)));
+    assert!(stops_leading().await, "it is drained");
+    member.change(Event::Drained(drain_since(limit * 60)));
+    assert!(leads_within(limit).await, "its drain has ended");
+    member.change(Event::Lost);
+    assert!(stops_leading().await, "it recovers");
+    let epoch = replica.engine().boot_epoch();
+    member.take_grant(UnsafeRecovery { candidate: replica.node_id(), epoch }).unwrap();
+    assert!(leads_within(limit).await, "an operator chose it");
 }

@@ -1,4 +1,4 @@
-//! A single replica: its answers to messages out of order, and what the gate withholds.
+//! A single replica: its answers to messages out of order, and what it withholds.
 
 use super::*;
 use crate::core::boot::Boot;
@@ -11,7 +11,7 @@ use crate::core::version::VERSION;
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::Mode;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 use tonic::{Code, Request};
 
@@ -28,12 +28,16 @@ mod versions;
 /// Member 1.1 of a cluster of two; this test plays the other member, 2.2.
 pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let folder = tempfile::tempdir().unwrap();
+    let (replica, service) = of_two(engine(&folder).await).await;
+    (folder, replica, service)
+}
+
+async fn of_two(engine: Engine) -> (Replica, PeerService) {
     let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
     let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
-    let config = ReplicaConfig::new(Mode::Device, members);
-    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
+    let replica = Replica::start(ReplicaConfig::new(Mode::Device, members), engine).await.unwrap();
     let service = replica.inner.service.clone();
-    (folder, replica, service)
+    (replica, service)
 }
 
 /// The only member of its cluster, once it has logged its own boot. When a leader does that, the
@@ -77,7 +81,7 @@ fn candidacy(term: u64) -> VoteRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_gate_lets_votes_through() {
+async fn an_active_member_votes() {
     let (_folder, replica, service) = replica().await;
     assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     assert_eq!(replica.status().term, 0, "a pre-vote changes nothing");
@@ -86,9 +90,9 @@ async fn an_open_gate_lets_votes_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
+async fn a_recovering_member_gives_no_vote_no_pre_vote_and_takes_no_leadership() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.member.gate.close();
+    replica.inner.member.change(Event::Lost);
     let refused = |status: tonic::Status| {
         assert_eq!(status.code(), Code::FailedPrecondition);
         assert!(status.message().contains("recovering"), "{}", status.message());
@@ -109,12 +113,18 @@ fn unsafe_recovery() -> UnsafeRecovery {
     UnsafeRecovery { candidate: other(), epoch: BootEpoch { number: 1, nonce: 1 } }
 }
 
+/// The grant was given so long ago that it has expired.
+fn expire(member: &LocalMember, grant: UnsafeRecovery) {
+    assert_eq!(member.standing().grant(runtime::now()), Some(grant));
+    member.change(Event::Granted(grant, runtime::now() - UnsafeRecovery::LIFETIME));
+}
+
 /// The story: an operator's grant led to no leader, and had no end. The missing member came back,
 /// and the others elected a leader without what it held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.member.gate.close();
+    replica.inner.member.change(Event::Lost);
     replica
         .unsafe_recovery(UnsafeRecovery {
             epoch: BootEpoch { number: 1, nonce: 2 },
@@ -129,7 +139,7 @@ async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
     replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
     assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
-    replica.inner.member.gate.end_unsafe_recovery();
+    expire(&replica.inner.member, unsafe_recovery());
     assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
     assert!(service.vote(Request::new(candidacy(2))).await.is_err());
     replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
@@ -145,7 +155,7 @@ async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
 async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
     let (_folder, replica, service) = replica().await;
     let member = &replica.inner.member;
-    member.gate.close();
+    member.change(Event::Lost);
     let is_unsafe = |leader: NodeId, term| {
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
         member.is_unsafe_leadership(
@@ -162,7 +172,7 @@ async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
     assert!(is_unsafe(other(), 1), "whether this member's own vote was needed or not");
     assert!(!is_unsafe(NodeId::new(3, 3), 1), "another member leads");
     service.vote(Request::new(candidacy(1))).await.unwrap();
-    member.gate.end_unsafe_recovery();
+    expire(member, unsafe_recovery());
     assert!(is_unsafe(other(), 1), "how it was elected does not change");
     assert!(!is_unsafe(other(), 2), "elected again, by others");
     assert!(!is_unsafe(NodeId::new(3, 3), 1));
@@ -199,23 +209,53 @@ async fn concurrent_requests_for_a_record_are_merged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_candidate_campaigns_while_its_grant_is_valid_and_stays_leader_after_it() {
     let (_folder, replica, _service) = replica().await;
-    let gate = &replica.inner.member.gate;
-    gate.close();
+    let member = &replica.inner.member;
+    member.change(Event::Lost);
     let own = replica.node_id();
-    assert!(!gate.may_campaign(own) && !gate.was_chosen(own));
-    replica
-        .unsafe_recovery(UnsafeRecovery { candidate: own, epoch: replica.engine().boot_epoch() })
-        .await
-        .unwrap();
-    assert!(gate.may_campaign(own) && gate.was_chosen(own));
-    gate.end_unsafe_recovery();
-    assert!(!gate.may_campaign(own) && gate.was_chosen(own));
+    let asks_for_votes = || member.may(Act::AskForVotes).is_ok();
+    assert!(!asks_for_votes() && !member.standing().was_chosen(own));
+    let grant = UnsafeRecovery { candidate: own, epoch: replica.engine().boot_epoch() };
+    replica.unsafe_recovery(grant).await.unwrap();
+    assert!(asks_for_votes() && member.standing().was_chosen(own));
+    expire(member, grant);
+    assert!(!asks_for_votes() && member.standing().was_chosen(own));
+}
+
+/// A grant elects a leader that may lack what it acknowledged: a change of the members, or
+/// acknowledgements before syncs, would lean on what it does not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_recovers_does_not_count_itself_among_the_healthy() {
+    let (_folder, replica) = alone().await;
+    let inner = &replica.inner;
+    let healthy = || {
+        let metrics = with_metrics(&inner.member.raft, Clone::clone);
+        inner.service.ack_modes.healthy(&inner.member, &metrics)
+    };
+    assert_eq!(healthy(), BTreeSet::from([replica.node_id()]));
+    inner.member.change(Event::Lost);
+    assert_eq!(healthy(), BTreeSet::new());
+    inner.member.change(Event::Recovered);
+    assert_eq!(healthy(), BTreeSet::from([replica.node_id()]));
+}
+
+/// A candidate that is being stopped begins no election: the grant would keep the others waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_candidate_that_is_being_stopped_takes_no_grant() {
+    let (_folder, replica, _service) = replica().await;
+    let member = &replica.inner.member;
+    member.change(Event::Lost);
+    member.change(Event::Leaves);
+    let grant =
+        UnsafeRecovery { candidate: replica.node_id(), epoch: replica.engine().boot_epoch() };
+    let refused = replica.unsafe_recovery(grant).await.unwrap_err();
+    assert!(refused.contains("is being stopped"), "{refused}");
+    replica.unsafe_recovery(unsafe_recovery()).await.expect("it votes for another one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_gate_lets_entries_through_only_from_the_leadership_that_agreed_to_help() {
+async fn a_recovering_member_takes_entries_only_from_the_leadership_that_agreed_to_help() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.member.gate.close();
+    replica.inner.member.change(Event::Lost);
     let append = AppendRequest {
         envelope: envelope(),
         vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
@@ -228,21 +268,21 @@ async fn a_closed_gate_lets_entries_through_only_from_the_leadership_that_agreed
     };
     let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    let gate = &replica.inner.member.gate;
-    let (leader, vote) = gate.pending_leader().unwrap();
-    assert_eq!((leader, gate.recovery_leader()), (other(), None));
-    gate.set_recovery_leader(vote);
+    let member = &replica.inner.member;
+    let (leader, vote) = member.take_refused().unwrap();
+    assert_eq!((leader, member.standing().helper()), (other(), None));
+    member.change(Event::Helped(vote));
     let mut later = append.clone();
     later.vote.as_mut().unwrap().term = 2;
     assert!(
         service.append_one(Request::new(later)).await.is_err(),
         "the leader of another term has not agreed to help"
     );
-    assert!(gate.pending_leader().is_some_and(|(_, vote)| vote.leader_id.term == 2));
+    assert!(member.take_refused().is_some_and(|(_, vote)| vote.leader_id.term == 2));
     let mut earlier = append.clone();
     earlier.vote.as_mut().unwrap().term = 0;
     assert!(service.append_one(Request::new(earlier)).await.is_err());
-    assert_eq!(gate.pending_leader(), None, "a late message of an earlier leader is ignored");
+    assert_eq!(member.take_refused(), None, "a late message of an earlier leader is ignored");
     assert!(service.append_one(Request::new(append)).await.is_ok());
     // The status is updated a moment later.
     while replica.status().term != 1 {
@@ -319,9 +359,8 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
     while replica.engine().member_state() != MemberState::Recovering {
         tokio::task::yield_now().await;
     }
-    let gate = &replica.inner.member.gate;
     assert!(service.append_one(append(2, Some((2, 2)), vec![])).await.is_err());
-    assert_eq!(gate.recovery_leader(), None);
+    assert_eq!(replica.inner.member.standing().helper(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
