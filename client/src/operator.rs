@@ -7,6 +7,7 @@ use tonic::{Code, Response, Status};
 
 use crate::failure::Failure;
 use crate::members::{Leader, MemberChange};
+use crate::named::Mode;
 use crate::node::Stub;
 use crate::pool::Target;
 use crate::retry::Attempts;
@@ -27,6 +28,7 @@ pub struct Operator {
 
 /// A call to [`Operator`] that a node has answered, as its audit log shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct OperatorCall {
     /// Who asked.
@@ -38,6 +40,10 @@ pub struct OperatorCall {
     /// `ok`, or the refusal.
     pub result: String,
     /// How long before the status it was answered.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ago_ms", serialize_with = "crate::json::millis")
+    )]
     pub ago: Duration,
 }
 
@@ -127,20 +133,19 @@ impl Operator {
         Ok(some_of_node(&answer.waits_for))
     }
 
-    /// Sets the least that an acknowledgement means in this cluster: `device`, `replicated` or
-    /// `sync`. Returns when a majority has logged it. A member whose machine allows less than that
+    /// Sets the least that an acknowledgement means in this cluster. Returns when a majority has logged it. A member whose machine allows less than that
     /// stays stricter. Setting the present mode again changes nothing.
     ///
     /// # Errors
     /// [`Error::Refused`], if the members do not allow the mode: the reason and the way out.
-    /// [`Error::InvalidRequest`], if it is no mode. [`Error::NoLeader`], [`Error::Unavailable`] and
+    /// [`Error::InvalidRequest`], if it is unknown. [`Error::NoLeader`], [`Error::Unavailable`] and
     /// [`Error::DeadlineExceeded`] as a read: then the mode may be set, now or later.
-    pub async fn set_mode(&self, mode: &str) -> Result<(), Error> {
+    pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let call = |mut stub: Stub, request, timeout| async move {
             let request = stub.request(request, timeout);
             stub.operator.set_mode(request).await.map(drop)
         };
-        let message = proto::SetModeRequest { mode: mode.to_owned() };
+        let message = proto::SetModeRequest { mode: mode.into() };
         self.ask_leader(message, Repeat::Yes, call).await
     }
 

@@ -22,6 +22,7 @@ pub enum ScrubAction {
 
 /// The status of a node's scrubber. The counters start at zero when the node starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ScrubStatus {
     /// It is reading now. Otherwise it waits for its next cycle, or is paused.
@@ -33,6 +34,10 @@ pub struct ScrubStatus {
     /// The size of the data area, in bytes.
     pub data_bytes: u64,
     /// Running time of the present cycle.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "elapsed_s", serialize_with = "crate::json::seconds")
+    )]
     pub elapsed: Duration,
     /// Cycles completed.
     pub cycles: u64,

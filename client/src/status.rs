@@ -7,6 +7,9 @@ use futures::future::join_all;
 use tonic::Response;
 
 use crate::failure::Failure;
+#[cfg(feature = "serde")]
+use crate::json;
+use crate::named::{Chosen, MemberState, Mode, Role};
 use crate::node::Stub;
 use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
@@ -19,21 +22,24 @@ use crate::{Client, Error, convert, proto};
 
 /// One node's status and its view of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStatus {
     /// The name of the cluster.
     pub cluster: String,
     /// The node's identity: slot in the high 16 bits, incarnation in the others.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::node_id"))]
     pub node_id: u64,
     /// The node's slot.
     pub slot: u16,
     /// The version of the server.
     pub server_version: String,
-    /// leader, follower, candidate, learner or stopped.
-    pub role: String,
+    /// What the node does in the cluster.
+    pub role: Role,
     /// The node's term.
     pub term: u64,
     /// The identity of the leader, if the node knows one.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_node_id"))]
     pub leader_id: Option<u64>,
     /// `host:port` of the leader, if the node knows one.
     pub leader: Option<String>,
@@ -49,23 +55,22 @@ pub struct NodeStatus {
     pub members: Vec<Member>,
     /// The identities of the voters: one set, or two while a change is under way; then a majority of
     /// each is needed. Empty from a server that does not tell them.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::configurations"))]
     pub configurations: Vec<BTreeSet<u64>>,
     /// The node's storage; absent if the node has none open.
     pub storage: Option<StorageStatus>,
     /// What the node's acknowledgements promise; absent if its version does not say.
     pub durability: Option<DurabilityStatus>,
     /// How long the node has been running.
+    #[cfg_attr(feature = "serde", serde(rename = "uptime_ms", serialize_with = "json::millis"))]
     pub uptime: Duration,
     /// What is damaged in the node's data directory, while nothing of it is overwritten yet: if its
     /// device can be read again by then, nothing is lost.
     pub damage: Option<String>,
     /// Why the node has stopped serving, `None` while it serves.
     pub stopped_reason: Option<String>,
-    /// `active`; `recovering`: its machine lost power with acknowledged writes unsynced, or its
-    /// journal or checkpoints were damaged, and it neither votes nor serves until it has caught up
-    /// with a leader; `joining`: it is not a voter yet; `removed`: another identity has taken its
-    /// slot.
-    pub member_state: String,
+    /// The node's part in the cluster.
+    pub member_state: MemberState,
     /// Why no leader can be elected by waiting alone, as the node sees it.
     pub election_blocked: Option<String>,
     /// Why the node serves no client now; `None` while it does.
@@ -76,6 +81,7 @@ pub struct NodeStatus {
     pub last_log_term: u64,
     /// The node's boot epoch: the number of times that its data directory was opened, and a random
     /// nonce of this open.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::first"))]
     pub boot_epoch: (u64, u64),
     /// Unsafe recoveries of this cluster so far. Each may have discarded acknowledged writes that
     /// no member held.
@@ -85,6 +91,7 @@ pub struct NodeStatus {
     pub last_unsafe_recovery_index: u64,
     /// Names the cluster that the node belongs to, if an operator made it anew of one member: random.
     /// Else 0.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::generation"))]
     pub generation: u32,
     /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
@@ -94,33 +101,37 @@ pub struct NodeStatus {
     /// What acknowledgements mean; `None` from a server whose cluster has no mode of its own.
     pub modes: Option<ModeStatus>,
     /// How much longer the node gives leadership away and does not campaign; `None`: it may lead.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "drained_ms", serialize_with = "json::some_millis")
+    )]
     pub drained: Option<Duration>,
     /// The versions of the cluster and its members; `None` from a server before versions.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub versions: Option<VersionStatus>,
     /// The latest calls of operators to the node since it started, the oldest first. Its log has
     /// all of them.
     pub operator_calls: Vec<OperatorCall>,
 }
 
-/// What acknowledgements mean: device, replicated or sync. The strictest is sync, the laxest
-/// replicated.
+/// What acknowledgements mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ModeStatus {
     /// The least that the cluster asks of every member, as the node knows it; `None`: not logged yet.
-    pub cluster: Option<String>,
+    pub cluster: Option<Mode>,
     /// The laxest that the node's drive and engine allow.
-    pub own: String,
+    pub own: Mode,
     /// The stricter of both: what the node's acknowledgements mean now.
-    pub effective: String,
+    pub effective: Mode,
 }
 
 /// The state of a node's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct StorageStatus {
-    /// device, replicated or sync.
-    pub mode: String,
     /// io_uring or threads.
     pub backend: String,
     /// The data directory.
@@ -132,6 +143,7 @@ pub struct StorageStatus {
     /// Bytes written since the last sync.
     pub unsynced_bytes: u64,
     /// The age of the oldest write not yet synced.
+    #[cfg_attr(feature = "serde", serde(rename = "unsynced_ms", serialize_with = "json::millis"))]
     pub unsynced: Duration,
     /// The size of the data area, in bytes.
     pub data_bytes: u64,
@@ -166,12 +178,13 @@ pub struct StorageStatus {
 
 /// What a node's acknowledgements promise, and how its mode was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DurabilityStatus {
-    /// device, replicated or sync.
-    pub mode: String,
-    /// configured or auto; cluster, if the cluster asks for more than the node would do.
-    pub chosen: String,
+    /// What its acknowledgements mean.
+    pub mode: Mode,
+    /// Who chose that.
+    pub chosen: Chosen,
     /// In mode device, how its contract is known to hold: shown by the machine or asserted by the
     /// operator.
     pub device_contract: Option<String>,
@@ -181,6 +194,10 @@ pub struct DurabilityStatus {
     /// together. Another node does not know all of them, and says none.
     pub exceptions: Vec<String>,
     /// The longest time between a write and the background sync that covers it.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "sync_interval_ms", serialize_with = "json::millis")
+    )]
     pub sync_interval: Duration,
     /// The most written bytes before a background sync begins.
     pub sync_bytes: u64,
@@ -281,7 +298,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         node_id: status.node_id,
         slot: u16::try_from(status.slot).unwrap_or(u16::MAX),
         server_version: of_node(&status.server_version),
-        role: of_node(&status.role),
+        role: Role::of(status.role),
         term: status.term,
         leader_id: leader.as_ref().map(|leader| leader.node_id),
         leader: leader.map(|leader| of_node(&leader.client_address)),
@@ -300,7 +317,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         uptime: Duration::from_millis(status.uptime_ms),
         damage: some_of_node(&status.damage),
         stopped_reason: some_of_node(&status.stopped_reason),
-        member_state: of_node(&status.member_state),
+        member_state: MemberState::of(status.member_state),
         election_blocked: some_of_node(&status.election_blocked),
         not_ready: some_of_node(&status.not_ready),
         scrub: status.scrub.map(scrub_status),
@@ -320,16 +337,16 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
 
 fn mode_status(modes: proto::Modes) -> ModeStatus {
     ModeStatus {
-        cluster: some_of_node(&modes.cluster),
-        own: of_node(&modes.own),
-        effective: of_node(&modes.effective),
+        cluster: Some(Mode::of(modes.cluster)).filter(|mode| *mode != Mode::Unknown),
+        own: Mode::of(modes.own),
+        effective: Mode::of(modes.effective),
     }
 }
 
 fn durability_status(durability: proto::Durability) -> DurabilityStatus {
     DurabilityStatus {
-        mode: of_node(&durability.mode),
-        chosen: of_node(&durability.chosen),
+        mode: Mode::of(durability.mode),
+        chosen: Chosen::of(durability.chosen),
         device_contract: some_of_node(&durability.device_contract),
         warnings: durability.warnings.iter().map(|text| of_node(text)).collect(),
         exceptions: durability.exceptions.iter().map(|text| of_node(text)).collect(),
@@ -340,7 +357,6 @@ fn durability_status(durability: proto::Durability) -> DurabilityStatus {
 
 fn storage_status(storage: proto::Storage) -> StorageStatus {
     StorageStatus {
-        mode: of_node(&storage.mode),
         backend: of_node(&storage.backend),
         directory: of_node(&storage.directory),
         written_sequence: storage.written_sequence,
@@ -391,18 +407,14 @@ mod tests {
         let status = proto::StatusResponse {
             cluster: hostile(),
             server_version: hostile(),
-            role: hostile(),
             leader: Some(proto::Leader { node_id: 7, client_address: hostile() }),
             members: vec![member],
             storage: Some(proto::Storage {
-                mode: hostile(),
                 backend: hostile(),
                 directory: hostile(),
                 ..Default::default()
             }),
             durability: Some(proto::Durability {
-                mode: hostile(),
-                chosen: hostile(),
                 device_contract: hostile(),
                 warnings: vec![hostile()],
                 exceptions: vec![hostile()],
@@ -410,10 +422,8 @@ mod tests {
             }),
             damage: hostile(),
             stopped_reason: hostile(),
-            member_state: hostile(),
             election_blocked: hostile(),
             not_ready: hostile(),
-            modes: Some(proto::Modes { cluster: hostile(), own: hostile(), effective: hostile() }),
             versions: Some(proto::Versions {
                 members: vec![proto::MemberVersion { release: hostile(), ..Default::default() }],
                 ..Default::default()
@@ -427,6 +437,40 @@ mod tests {
         let shown = format!("{:?}", node_status(status));
         assert_eq!(shown.matches(escaped).count(), sent, "{shown}");
         assert_eq!(shown.replace(escaped, "").matches(raw).count(), 0, "{shown}");
+    }
+
+    /// Scripts read these names.
+    #[cfg(feature = "serde")]
+    #[test]
+    fn in_json_times_have_their_unit_in_their_name_and_identities_are_text() {
+        let status = proto::StatusResponse {
+            node_id: (3 << 48) + 12,
+            role: Role::Leader.into(),
+            member_state: 77,
+            leader: Some(proto::Leader { node_id: 1 << 48, client_address: "c:1".into() }),
+            configurations: vec![proto::Configuration { voters: vec![1 << 48, (2 << 48) + 255] }],
+            uptime_ms: 5000,
+            drained_ms: 7,
+            boot_epoch: 2,
+            boot_nonce: u64::MAX,
+            generation: 10,
+            versions: Some(proto::Versions { own: 2, cluster: 1, ..Default::default() }),
+            modes: Some(proto::Modes { own: Mode::Sync.into(), ..Default::default() }),
+            scrub: Some(proto::Scrub { elapsed_s: 9, ..Default::default() }),
+            ..Default::default()
+        };
+        let told = serde_json::to_value(node_status(status)).unwrap();
+        let expected = serde_json::json!({
+            "node_id": "3.c", "role": "leader", "member_state": "unknown", "leader_id": "1.0",
+            "leader": "c:1", "configurations": [["1.0", "2.ff"]], "uptime_ms": 5000, "drained_ms": 7,
+            "boot_epoch": 2, "generation": "0000000a", "version": 2, "cluster_version": 1,
+            "modes": { "cluster": null, "own": "sync", "effective": "unknown" },
+            "stopped_reason": null, "storage": null,
+        });
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(told.get(name), Some(value), "{name}");
+        }
+        assert_eq!(told.pointer("/scrub/elapsed_s"), Some(&9.into()));
     }
 
     #[test]
@@ -452,7 +496,7 @@ mod tests {
             uptime_ms: 5,
             scrub: Some(proto::Scrub { elapsed_s: 5, ..Default::default() }),
             operator_calls: vec![proto::OperatorCall { ago_ms: 5, ..Default::default() }],
-            modes: Some(proto::Modes { own: "sync".into(), ..Default::default() }),
+            modes: Some(proto::Modes { own: Mode::Sync.into(), ..Default::default() }),
             drained_ms: 5,
             versions: Some(proto::Versions {
                 members: vec![proto::MemberVersion { version: 2, ..Default::default() }],

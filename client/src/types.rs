@@ -100,9 +100,11 @@ pub struct Limits {
 
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Member {
     /// The node's identity: slot in the high 16 bits, incarnation in the others.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::json::node_id"))]
     pub node_id: u64,
     /// The node's slot.
     pub slot: u16,

@@ -6,22 +6,28 @@ use crate::shown::some_of_node;
 /// Which version a node's build speaks, and what it knows of the others. A release is a build of some
 /// version; several releases may speak the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct VersionStatus {
     /// What the node's build speaks.
+    #[cfg_attr(feature = "serde", serde(rename = "version"))]
     pub own: u32,
     /// The cluster's version, as the node knows it. No build of a lower one runs in the cluster, and
     /// what later ones brought is not used.
+    #[cfg_attr(feature = "serde", serde(rename = "cluster_version"))]
     pub cluster: u32,
     /// What the log says of each member's latest start, as the node knows it.
+    #[cfg_attr(feature = "serde", serde(rename = "member_versions"))]
     pub members: Vec<MemberVersion>,
 }
 
 /// What the log says of a member's latest start.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemberVersion {
     /// The member's identity.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::json::node_id"))]
     pub node_id: u64,
     /// What its build speaks; 0: a release before versions.
     pub version: u32,

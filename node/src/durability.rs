@@ -10,6 +10,7 @@ use crate::config::NodeConfig;
 use crate::doctor::{self, ASSERTION, Contract, MODES, Plan, Reason, Report};
 use crate::error::Error;
 use crate::promise::{self, SyncWindow};
+use cairn_client::Chosen;
 use cairn_engine::Mode;
 use cairn_raft::Replica;
 
@@ -31,25 +32,6 @@ pub struct Durability {
     pub passed_over: Vec<(Mode, Vec<Reason>)>,
     /// How much a background sync may be behind.
     pub window: SyncWindow,
-}
-
-/// Who chose a mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chosen {
-    /// The operator.
-    Configured,
-    /// The doctor, because of `mode = "auto"`.
-    Auto,
-}
-
-impl Chosen {
-    /// The name used in status.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Chosen::Configured => "configured",
-            Chosen::Auto => "auto",
-        }
-    }
 }
 
 impl Durability {

@@ -180,7 +180,7 @@ impl Collector for NodeGauges {
         out.gauge("written_sequence", "Last journal block written", engine.written_sequence)?;
         out.gauge("synced_sequence", "Last journal block synced", engine.synced_sequence)?;
         out.bytes("unsynced", "Bytes written and not yet synced", engine.unsynced_bytes)?;
-        let recovering = replica.member_state == MemberState::Recovering;
+        let recovering = self.replica.member_state() == MemberState::Recovering;
         let recovering_help =
             "1 while this node recovers because it may have lost acknowledged writes";
         out.flag("recovering", recovering_help, recovering)?;

@@ -7,8 +7,7 @@
 //! ready once it could take over.
 
 use crate::outage::ElectionBlockedState;
-use cairn_engine::MemberState;
-use cairn_raft::Replica;
+use cairn_raft::{Part, Replica};
 
 /// Whether the node serves clients now.
 ///
@@ -30,17 +29,21 @@ pub(crate) fn readiness(replica: &Replica, state: &ElectionBlockedState) -> Resu
     if let Some(sentence) = state.no_service(replica) {
         return Err(sentence);
     }
-    if status.member_state == MemberState::Recovering {
-        return Err("recovering: catching up with a leader".into());
+    let slot = status.node_id.slot();
+    match replica.part() {
+        Part::Removed(why) => Err(format!("removed: {why}")),
+        Part::Recovering => Err(
+            "recovering: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints were damaged; \
+             it neither votes nor serves until it has caught up with a leader"
+                .into(),
+        ),
+        Part::Joining if status.members.iter().any(|member| member.id == status.node_id) => {
+            Err("joining: not a voter of the cluster yet; it copies what the others hold".into())
+        }
+        Part::Joining => Err(format!(
+            "joining: not a member of the cluster yet; it takes slot {slot} once the leader had no contact with the slot's old \
+             identity for 5 s and everything is copied; if the slot has none, `cairn members add {slot}` makes it one"
+        )),
+        Part::Active => replica.leader_contact(),
     }
-    if !replica.votes() {
-        let slot = status.node_id.slot();
-        return Err(match status.members.iter().any(|member| member.id == status.node_id) {
-            true => "joining: not a voter of the cluster yet".into(),
-            false => format!(
-                "joining: not a member of the cluster yet; if slot {slot} has none, `cairn members add {slot}` makes it one"
-            ),
-        });
-    }
-    replica.leader_contact()
 }

@@ -49,7 +49,9 @@ pub use crate::core::runtime::exports::*;
 pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};
 pub use durability::UnsafeRecovery;
 pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
-pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
+pub use replica::{
+    Member, Part, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
+};
 pub use storage::log_store::vote_of;
 pub use storage::modes::Modes;
 pub use transport::StopVerdict;

@@ -5,7 +5,7 @@ use crate::progress::Step;
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
-use cairn_client::{Client, Options};
+use cairn_client::{Client, Options, proto};
 use cairn_experiments::{Limit, Payloads, Worker, drive};
 use cairn_ports::HeldPort;
 use cairn_tls::issue::{Authority, Issued, Validity};
@@ -270,7 +270,7 @@ impl CairnCluster {
     ) -> Result<()> {
         let mut follower = None;
         for (number, node) in self.nodes.iter().enumerate() {
-            if node.full_status().await?.role == "follower" {
+            if node.full_status().await?.role() == proto::Role::Follower {
                 follower = Some(number);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fake::{Cluster, Node, Step, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::{Error, MemberChange};
+use cairn_client::{Error, MemberChange, Mode};
 
 /// A follower, the leader that it names, and a client that knows the follower alone.
 async fn two() -> (Cluster, Node, Node, cairn_client::Operator) {
@@ -43,8 +43,8 @@ async fn a_change_of_members_is_asked_for_again_after_its_answer_was_lost() {
 async fn a_mode_is_set_at_the_leader_also_after_its_answer_was_lost() {
     let (cluster, _follower, leader, operator) = two().await;
     leader.plays([refuse(Reason::NoLeader), Step::ApplyAndBreak]);
-    assert_eq!(operator.set_mode("sync").await, Ok(()));
-    assert_eq!(cluster.mode(), "sync");
+    assert_eq!(operator.set_mode(Mode::Sync).await, Ok(()));
+    assert_eq!(cluster.mode(), i32::from(Mode::Sync));
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_refusal_is_final_and_carries_the_servers_words() {
     let refused = Error::Refused { message: "refused".to_owned() };
     let changed = operator.change_members(&MemberChange::Remove(1)).await;
     assert_eq!(changed, Err(refused.clone()));
-    assert_eq!(operator.set_mode("replicated").await, Err(refused.clone()));
+    assert_eq!(operator.set_mode(Mode::Replicated).await, Err(refused.clone()));
     assert_eq!(operator.finish_upgrade(2).await, Err(refused.clone()));
     assert_eq!(operator.move_leader(None).await, Err(refused.clone()));
     let minute = Duration::from_secs(60);

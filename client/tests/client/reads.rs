@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions};
+use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions, Role};
 use futures::TryStreamExt;
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn each_node_reports_its_status_and_a_dead_one_is_an_error() {
         statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(),
         [&node.address, &dead]
     );
-    assert_eq!(statuses[0].1.as_ref().unwrap().role, "leader");
+    assert_eq!(statuses[0].1.as_ref().unwrap().role, Role::Leader);
     assert!(matches!(statuses[1].1, Err(Error::Unavailable { .. })));
     assert_eq!(
         client.status(&format!("http://{}/", node.address)).await.unwrap().applied_index,

@@ -1,7 +1,7 @@
 //! What the members of a configuration say of their cluster, for commands that work without one: who
 //! does not answer within a moment is left out.
 
-use cairn_client::{NodeStatus, Options};
+use cairn_client::{NodeStatus, Options, Role};
 use cairn_node::NodeConfig;
 use cairn_node::failure_domains::at_one_address;
 use cairn_node::outage::no_configuration;
@@ -40,7 +40,7 @@ pub(crate) async fn no_configuration_of(config: &NodeConfig) -> Option<String> {
 /// configured addresses show.
 pub(crate) async fn shared_failures(config: &NodeConfig) -> Vec<String> {
     let answers = statuses(config).await;
-    match answers.into_iter().find(|node| node.role == "leader") {
+    match answers.into_iter().find(|node| node.role == Role::Leader) {
         Some(leader) => {
             leader.durability.map(|durability| durability.exceptions).unwrap_or_default()
         }

@@ -46,12 +46,12 @@ enum Mode {
     Replicated,
 }
 
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Sync => "sync",
-            Mode::Device => "device",
-            Mode::Replicated => "replicated",
+impl From<Mode> for cairn_client::Mode {
+    fn from(mode: Mode) -> cairn_client::Mode {
+        match mode {
+            Mode::Sync => cairn_client::Mode::Sync,
+            Mode::Device => cairn_client::Mode::Device,
+            Mode::Replicated => cairn_client::Mode::Replicated,
         }
     }
 }
@@ -63,16 +63,15 @@ pub(crate) async fn run(args: ModeArgs, output: &Output) -> anyhow::Result<Exit>
             output.either(|| as_json(&found), || as_text(&found))?;
         }
         Action::Set { mode, connect } => {
-            let client = connect.client()?;
-            client.operator().set_mode(mode.name()).await?;
+            let (client, mode) = (connect.client()?, mode.into());
+            client.operator().set_mode(mode).await?;
             // Only for the sentences: the mode is set, whether this answers or not.
             let found = ClusterView::ask(&client).await.ok();
-            let stricter: Vec<u16> =
-                found.iter().flat_map(|found| stricter(found, mode.name())).collect();
+            let stricter: Vec<u16> = found.iter().flat_map(|found| stricter(found, mode)).collect();
             output.either(
-                || json!({ "mode": mode.name(), "stricter_slots": stricter }),
+                || json!({ "mode": mode, "stricter_slots": stricter }),
                 || {
-                    let set = format!("the cluster's mode is {}", mode.name());
+                    let set = format!("the cluster's mode is {mode}");
                     let notes = stricter.iter().map(|slot| {
                         format!("slot {slot} stays stricter: its machine does not allow less; `cairn mode show`")
                     });
@@ -93,18 +92,18 @@ fn nodes(found: &ClusterView) -> Vec<(&NodeStatus, &ModeStatus)> {
 }
 
 /// The slots whose acknowledgements mean more than the cluster's mode.
-fn stricter(found: &ClusterView, mode: &str) -> Vec<u16> {
+fn stricter(found: &ClusterView, mode: cairn_client::Mode) -> Vec<u16> {
     // A member that has not applied the new mode yet is not stricter by its machine.
     let nodes = nodes(found).into_iter();
-    let applied = |modes: &ModeStatus| modes.cluster.as_deref() == Some(mode);
+    let applied = |modes: &ModeStatus| modes.cluster == Some(mode);
     let stricter = nodes.filter(|(_, modes)| applied(modes) && modes.effective != mode);
     stricter.map(|(node, _)| node.slot).collect()
 }
 
 /// The cluster's mode, as the node knows it that has applied most.
-fn cluster(found: &ClusterView) -> Option<&String> {
+fn cluster(found: &ClusterView) -> Option<cairn_client::Mode> {
     let newest = nodes(found).into_iter().max_by_key(|(node, _)| node.applied_index);
-    newest.and_then(|(_, modes)| modes.cluster.as_ref())
+    newest.and_then(|(_, modes)| modes.cluster)
 }
 
 fn as_json(found: &ClusterView) -> Value {
@@ -127,8 +126,8 @@ fn as_text(found: &ClusterView) -> String {
         vec![
             node.slot.to_string(),
             NodeId::from_u64(node.node_id).to_string(),
-            modes.own.clone(),
-            modes.effective.clone(),
+            modes.own.to_string(),
+            modes.effective.to_string(),
         ]
     };
     let first = match cluster(found) {

@@ -6,11 +6,20 @@
 //! closed or full ends no command.
 
 use cairn_client::shown;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
 /// The longest error that is printed whole, in bytes. A caller's own input may be longer.
 const ERROR_BYTES: usize = 4 << 10;
+
+/// What a node told, in JSON with the address at which it answered.
+#[derive(Serialize)]
+pub(super) struct OfEndpoint<'a, T> {
+    pub(super) endpoint: &'a str,
+    #[serde(flatten)]
+    pub(super) told: &'a T,
+}
 
 /// How to print results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{Output, table_with_notes};
+use super::output::{OfEndpoint, Output, table_with_notes};
 use cairn_client::{Error, ScrubAction, ScrubStatus};
 use cairn_node::config::format_size;
 use clap::Args;
@@ -79,20 +79,7 @@ pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit
 fn as_json((endpoint, answer): &Answer) -> Value {
     match answer {
         Err(reason) => json!({ "endpoint": endpoint, "error": reason.to_string() }),
-        Ok(scrub) => json!({
-            "endpoint": endpoint,
-            "running": scrub.running,
-            "paused": scrub.paused,
-            "position": scrub.position,
-            "data_bytes": scrub.data_bytes,
-            "elapsed_s": scrub.elapsed.as_secs(),
-            "cycles": scrub.cycles,
-            "blocks_checked": scrub.blocks_checked,
-            "values_checked": scrub.values_checked,
-            "damaged": scrub.damaged,
-            "repaired": scrub.repaired,
-            "unrepairable": scrub.unrepairable,
-        }),
+        Ok(scrub) => json!(OfEndpoint { endpoint, told: scrub }),
     }
 }
 

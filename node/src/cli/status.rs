@@ -2,10 +2,8 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{Output, table_with_notes};
-use cairn_client::proto::generation_text;
-use cairn_client::{DurabilityStatus, Error, ModeStatus, NodeStatus, OperatorCall, StorageStatus};
-use cairn_engine::MemberState;
+use super::output::{OfEndpoint, Output, table_with_notes};
+use cairn_client::{DurabilityStatus, Error, MemberState, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
 use cairn_node::promise::{self, SyncWindow};
@@ -69,52 +67,12 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         Ok(node) => node,
         Err(reason) => return json!({ "endpoint": endpoint, "error": reason.to_string() }),
     };
-    json!({
-        "endpoint": endpoint,
-        "cluster": node.cluster,
-        "node_id": NodeId::from_u64(node.node_id).to_string(),
-        "slot": node.slot,
-        "server_version": node.server_version,
-        "role": node.role,
-        "term": node.term,
-        "leader": node.leader,
-        "last_log_index": node.last_log_index,
-        "committed_index": node.committed_index,
-        "applied_index": node.applied_index,
-        "purged_index": node.purged_index,
-        "uptime_ms": millis(node.uptime),
-        "stopped_reason": node.stopped_reason,
-        "member_state": node.member_state,
-        "election_blocked": node.election_blocked,
-        "not_ready": node.not_ready,
-        "last_log_term": node.last_log_term,
-        "boot_epoch": node.boot_epoch.0,
-        "insecure": node.insecure,
-        "drained_ms": node.drained.map(millis),
-        "modes": node.modes.as_ref().map(modes_json),
-        "version": node.versions.as_ref().map(|versions| versions.own),
-        "cluster_version": node.versions.as_ref().map(|versions| versions.cluster),
-        "unsafe_recoveries": node.unsafe_recoveries,
-        "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
-        "generation": generation_text(node.generation),
-        "operator_calls": node.operator_calls.iter().map(operator_call_json).collect::<Value>(),
-        "storage": node.storage.as_ref().map(storage_json),
-        "durability": node.durability.as_ref().map(durability_json),
-    })
-}
-
-fn modes_json(modes: &ModeStatus) -> Value {
-    json!({ "cluster": modes.cluster, "own": modes.own, "effective": modes.effective })
-}
-
-fn operator_call_json(call: &OperatorCall) -> Value {
-    json!({
-        "principal": call.principal,
-        "call": call.call,
-        "arguments": call.arguments,
-        "result": call.result,
-        "ago_ms": millis(call.ago),
-    })
+    let mut told = json!(OfEndpoint { endpoint, told: node });
+    let promise = node.durability.as_ref().and_then(promise);
+    if let Some(Value::Object(durability)) = told.get_mut("durability") {
+        durability.insert("promise".into(), promise.into());
+    }
+    told
 }
 
 /// What an operator did last, as a sentence.
@@ -122,45 +80,6 @@ fn operator_note(endpoint: &str, call: &OperatorCall) -> String {
     let ago = humantime::format_duration(Duration::from_secs(call.ago.as_secs()));
     let OperatorCall { principal, call, arguments, result, .. } = call;
     format!("{endpoint}: {ago} ago {principal} called {call} ({arguments}): {result}")
-}
-
-fn durability_json(durability: &DurabilityStatus) -> Value {
-    json!({
-        "mode": durability.mode,
-        "chosen": durability.chosen,
-        "device_contract": durability.device_contract,
-        "promise": durability.mode.parse().ok().map(|mode| promise::sentence(mode, window(durability))),
-        "warnings": durability.warnings,
-        "exceptions": durability.exceptions,
-        "sync_interval_ms": millis(durability.sync_interval),
-        "sync_bytes": durability.sync_bytes,
-    })
-}
-
-fn storage_json(storage: &StorageStatus) -> Value {
-    json!({
-        "mode": storage.mode,
-        "backend": storage.backend,
-        "directory": storage.directory,
-        "keys": storage.keys,
-        "index_bytes": storage.index_bytes,
-        "index_limit_bytes": storage.index_limit_bytes,
-        "live_bytes": storage.live_bytes,
-        "free_bytes": storage.free_bytes,
-        "data_bytes": storage.data_bytes,
-        "written_sequence": storage.written_sequence,
-        "synced_sequence": storage.synced_sequence,
-        "unsynced_bytes": storage.unsynced_bytes,
-        "unsynced_ms": millis(storage.unsynced),
-        "journal_blocks": storage.journal_blocks,
-        "journal_used_blocks": storage.journal_used_blocks,
-        "checkpoints": storage.checkpoints,
-        "device_bytes_written": storage.device_bytes_written,
-        "user_bytes_written": storage.user_bytes_written,
-        "syncs": storage.syncs,
-        "corrupt_values": storage.corrupt_values,
-        "unsynced_acks": storage.unsynced_acks,
-    })
 }
 
 fn millis(time: Duration) -> u64 {
@@ -202,26 +121,6 @@ fn as_text(answers: &[Answer]) -> String {
                 let latest = node.operator_calls.len().saturating_sub(OPERATOR_CALLS);
                 let calls = node.operator_calls.iter().skip(latest);
                 notes.extend(calls.map(|call| operator_note(endpoint, call)));
-                if node.member_state == MemberState::Recovering.name() {
-                    let until = match node.election_blocked {
-                        Some(_) => "",
-                        None => " until it has caught up with a leader",
-                    };
-                    notes.push(format!(
-                        "{endpoint} is recovering: its machine lost power with acknowledged writes unsynced, or its journal or \
-                         checkpoints were damaged; it neither votes nor serves{until}"
-                    ));
-                }
-                // A node of a cluster that is not formed yet joins nothing.
-                let joins = node.not_ready.as_ref().is_none_or(|why| why.starts_with("joining"));
-                if node.member_state == "joining" && joins {
-                    notes.push(format!(
-                        "{endpoint} is joining: it is not a voter yet; in a formed cluster it takes its slot once the leader had \
-                         no contact with the old identity of the slot for 5 s and everything is copied, or after \
-                         `cairn members add {slot}` or `replace {slot}`",
-                        slot = node.slot
-                    ));
-                }
                 if let Some(left) = node.drained {
                     let left =
                         humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
@@ -230,12 +129,14 @@ fn as_text(answers: &[Answer]) -> String {
                         node.slot
                     ));
                 }
-                if node.member_state == "removed" {
+                if node.member_state == MemberState::Removed {
                     let reason = node.stopped_reason.as_deref().unwrap_or_default();
                     notes.push(format!("{endpoint} is removed and serves nobody: {reason}"));
                 } else if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} has stopped serving: {reason}"));
-                } else if let Some(reason) = untold(node) {
+                } else if let Some(reason) = &node.not_ready
+                    && node.election_blocked.is_none()
+                {
                     notes.push(format!("{endpoint} is not ready: {reason}"));
                 }
             }
@@ -264,20 +165,12 @@ fn warnings(answers: &[Answer]) -> Vec<String> {
     concerned.into_iter().map(note).collect()
 }
 
-/// Why the node is not ready, unless another note says it.
-fn untold(node: &NodeStatus) -> Option<&String> {
-    let reason = node.not_ready.as_ref().filter(|_| node.election_blocked.is_none())?;
-    let told = ["joining", "recovering"].iter().any(|state| reason.starts_with(state));
-    (!told).then_some(reason)
-}
-
 /// The promise of each mode that some node runs in, and where it does not hold.
 pub(super) fn promises(answers: &[Answer]) -> Vec<String> {
     let nodes =
         || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.durability.as_ref());
     let sentence = |durability: &DurabilityStatus| {
-        let sentence = promise::sentence(durability.mode.parse().ok()?, window(durability));
-        Some(format!("{}: {sentence}", durability.mode))
+        Some(format!("{}: {}", durability.mode, promise(durability)?))
     };
     let promises: BTreeSet<String> = nodes().filter_map(sentence).collect();
     let exceptions: BTreeSet<String> = nodes()
@@ -287,8 +180,10 @@ pub(super) fn promises(answers: &[Answer]) -> Vec<String> {
     promises.into_iter().chain(exceptions).collect()
 }
 
-fn window(durability: &DurabilityStatus) -> SyncWindow {
-    SyncWindow { interval: durability.sync_interval, bytes: durability.sync_bytes }
+/// What acknowledgements promise; `None` for a mode of a later release.
+fn promise(durability: &DurabilityStatus) -> Option<String> {
+    let window = SyncWindow { interval: durability.sync_interval, bytes: durability.sync_bytes };
+    Some(promise::sentence(durability.mode.name().parse().ok()?, window))
 }
 
 /// How much of what the checkpoint areas can hold of keys is free: it may run out long before the
@@ -300,18 +195,19 @@ fn keys_free(storage: &StorageStatus) -> String {
 }
 
 /// The mode, how it was chosen, and for mode `device` how its contract is known.
-fn mode(node: &NodeStatus, storage: &StorageStatus) -> String {
-    node.durability.as_ref().map_or_else(
-        || storage.mode.clone(),
-        |found| durability::words(&found.mode, &found.chosen, found.device_contract.as_deref()),
-    )
+fn mode(node: &NodeStatus) -> String {
+    let words = |found: &DurabilityStatus| {
+        let contract = found.device_contract.as_deref();
+        durability::words(found.mode.name(), found.chosen.name(), contract)
+    };
+    node.durability.as_ref().map(words).unwrap_or_default()
 }
 
 fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
     let mut row = vec![
         NodeId::from_u64(node.node_id).to_string(),
         endpoint.to_string(),
-        node.role.clone(),
+        node.role.to_string(),
         node.term.to_string(),
         node.applied_index.to_string(),
         humantime::format_duration(Duration::from_secs(node.uptime.as_secs())).to_string(),
@@ -323,7 +219,7 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
             format_rounded(storage.live_bytes),
             format_rounded(storage.free_bytes),
             format!("{}, {} ms", format_rounded(storage.unsynced_bytes), millis(storage.unsynced)),
-            mode(node, storage),
+            mode(node),
             storage.backend.clone(),
         ]);
     }

@@ -1,46 +1,12 @@
 //! What a node answers when it is asked for its status, as far as a decision after an outage depends
 //! on it.
 //!
-//! What holds here: the words of a status become types once, in [`Answer::of`]. A member with an empty
-//! log has neither a last entry nor a membership: `0-0` is the id of a cluster's first entry.
+//! What holds here: a member with an empty log has neither a last entry nor a membership: `0-0` is the
+//! id of a cluster's first entry.
 
-use cairn_client::{Member, NodeStatus};
+use cairn_client::{Member, MemberState, NodeStatus, Role};
 use cairn_raft::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What a node says of its part in the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It votes and holds everything that it acknowledged.
-    Active,
-    /// It may have lost acknowledged writes.
-    Recovering,
-    /// It does not vote. Also a state that this release does not know.
-    Joining,
-    /// Another identity has taken its slot, or its slot was removed.
-    Removed,
-}
-
-impl State {
-    fn of(name: &str) -> State {
-        match name {
-            "active" => State::Active,
-            "recovering" => State::Recovering,
-            "removed" => State::Removed,
-            _ => State::Joining,
-        }
-    }
-
-    /// The name that a status shows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Active => "active",
-            State::Recovering => "recovering",
-            State::Joining => "joining",
-            State::Removed => "removed",
-        }
-    }
-}
 
 /// A membership that a node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,13 +48,13 @@ pub struct Answer {
     /// Its identity.
     pub id: NodeId,
     /// Its part in the cluster.
-    pub state: State,
+    pub state: MemberState,
     /// What is damaged in its directory, of which nothing is overwritten yet.
     pub damage: Option<String>,
     /// Why it has stopped serving.
     pub stopped: Option<String>,
-    /// leader, follower, candidate, learner or stopped.
-    pub role: String,
+    /// What it does in the cluster.
+    pub role: Role,
     /// Its term.
     pub term: u64,
     /// Why it serves no client.
@@ -118,7 +84,7 @@ impl Answer {
         Answer {
             endpoint,
             id: NodeId::from_u64(status.node_id),
-            state: State::of(&status.member_state),
+            state: status.member_state,
             damage: status.damage,
             stopped: status.stopped_reason,
             role: status.role,
@@ -137,11 +103,12 @@ impl Answer {
 
     /// Whether it may be one of the voters: it neither joins nor was removed, and it serves.
     pub(super) fn counts(&self) -> bool {
-        self.stopped.is_none() && matches!(self.state, State::Active | State::Recovering)
+        self.stopped.is_none()
+            && matches!(self.state, MemberState::Active | MemberState::Recovering)
     }
 
     pub(super) fn leads(&self) -> bool {
-        self.counts() && self.role == "leader"
+        self.counts() && self.role == Role::Leader
     }
 
     /// Whether it leads with a majority that answers it.

@@ -2,8 +2,8 @@
 
 use super::members::MemberSurvey;
 use super::verdict::Progress;
-use super::{Answer, State, survey};
-use cairn_client::Client;
+use super::{Answer, survey};
+use cairn_client::{Client, MemberState};
 use cairn_raft::UnsafeRecovery;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -49,7 +49,7 @@ pub async fn decide(
     }
     // Sends the grant to every recovering member, to the chosen one last.
     for answer in found.nodes.iter().rev() {
-        if answer.state == State::Recovering {
+        if answer.state == MemberState::Recovering {
             let operator = client.operator();
             let granted =
                 operator.unsafe_recovery(&answer.endpoint, chosen.id.as_u64(), chosen.boot_epoch);

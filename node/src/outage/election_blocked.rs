@@ -6,8 +6,9 @@
 //! bring the cluster back, also as a leader that the others cannot reach. So may a voter whose
 //! directory is damaged and not overwritten yet: its device may be read again.
 
-use super::{MemberSurvey, State, Verdict};
+use super::{MemberSurvey, Verdict};
 use crate::failure_domains::listed;
+use cairn_client::MemberState;
 use cairn_raft::Replica;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ impl MemberSurvey {
                 let unknown = "no node that answers knows the members of the cluster".to_owned();
                 ElectionBlocked::Missing(self.missing.iter().cloned().chain([unknown]).collect())
             }),
-            _ if self.those(|answer| answer.state == State::Recovering).is_empty() => None,
+            _ if self.those(|answer| answer.state == MemberState::Recovering).is_empty() => None,
             _ => {
                 let may_come: Vec<String> =
                     self.missing.iter().cloned().chain(self.damaged()).collect();

@@ -5,8 +5,8 @@
 //! membership is that of the most up-to-date log: a log that ends behind a membership and does not
 //! hold it has replaced it.
 
-use super::answer::{Answer, Membership, State};
-use cairn_client::NodeStatus;
+use super::answer::{Answer, Membership};
+use cairn_client::{MemberState, NodeStatus};
 use cairn_raft::NodeId;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ impl MemberSurvey {
         let (generation, generations) = generation(&answers);
         let here = |answer: &&Answer| answer.generation == generation;
         let known =
-            |answer: &&Answer| answer.state != State::Removed && answer.membership.is_some();
+            |answer: &&Answer| answer.state != MemberState::Removed && answer.membership.is_some();
         let by_log = |answer: &&Answer| {
             (answer.last_log, answer.membership.as_ref().map(|membership| membership.log_id))
         };
@@ -90,7 +90,7 @@ impl MemberSurvey {
             generations,
             missing,
             is_answered: !answers.is_empty(),
-            recovering: counted().any(|answer| answer.state == State::Recovering),
+            recovering: counted().any(|answer| answer.state == MemberState::Recovering),
             nodes,
         }
     }
@@ -144,8 +144,8 @@ impl MemberSurvey {
 /// cluster was made anew of one member, the directories of before belong to no cluster.
 fn generation(answers: &[Answer]) -> (u32, BTreeSet<u32>) {
     let part = |answer: &&Answer| {
-        answer.state == State::Recovering
-            || (answer.state != State::Removed && answer.membership.is_some())
+        answer.state == MemberState::Recovering
+            || (answer.state != MemberState::Removed && answer.membership.is_some())
     };
     let anew = answers.iter().filter(part).map(|answer| answer.generation);
     let anew: BTreeSet<u32> = anew.filter(|generation| *generation != 0).collect();
@@ -165,7 +165,7 @@ fn absence(
         Some(own) if own.generation != generation => {
             ("it belongs to another cluster, made anew of one member".to_owned(), true)
         }
-        Some(Answer { state: State::Removed, .. }) => ("it was removed".to_owned(), true),
+        Some(Answer { state: MemberState::Removed, .. }) => ("it was removed".to_owned(), true),
         Some(Answer { stopped: Some(reason), endpoint, .. }) => {
             (format!("the node at {endpoint} has stopped serving: {reason}"), false)
         }

@@ -21,7 +21,7 @@ mod table;
 mod verdict;
 mod watch;
 
-pub use answer::{Answer, Membership, State};
+pub use answer::{Answer, Membership};
 pub use decision::{NotApplied, decide, wait_for_end};
 pub(crate) use election_blocked::ElectionBlockedState;
 pub use election_blocked::{ElectionBlocked, no_configuration};

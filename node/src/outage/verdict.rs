@@ -5,8 +5,9 @@
 //! while voters that are not known to be lost could form a majority. The member to lead is the most
 //! up-to-date one among the voters of the newest membership that answered.
 
-use super::answer::{Answer, State};
+use super::answer::Answer;
 use super::members::MemberSurvey;
+use cairn_client::MemberState;
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
 
@@ -103,7 +104,7 @@ impl MemberSurvey {
         if let Some((leader, by)) = heard {
             return Verdict::LeaderElsewhere { leader: *leader, by: by.clone() };
         }
-        let active = self.those(|answer| answer.state == State::Active);
+        let active = self.those(|answer| answer.state == MemberState::Active);
         if membership.is_quorum(&active) {
             let (voters, active) = membership.scarcest(&active);
             return Verdict::Elects { active, voters };
@@ -141,7 +142,7 @@ impl MemberSurvey {
     /// How far the decision for `chosen` has come.
     pub fn progress(&self, chosen: &Answer) -> Progress {
         if let Verdict::Served { .. } = self.verdict() {
-            if self.nodes.iter().any(|answer| answer.state == State::Recovering) {
+            if self.nodes.iter().any(|answer| answer.state == MemberState::Recovering) {
                 return Progress::UnderWay;
             }
             let last = chosen.last_log.map_or(0, |(_, index)| index);

@@ -1,20 +1,17 @@
 //! What the node reports about itself: to a client that connects, and to an operator.
 
-use super::{Inner, member_state, scrub};
+use super::{Inner, scrub};
 use crate::access::audit::AuditedCall;
 use crate::admission::refusal;
 use crate::doctor::Contract;
 use crate::durability::in_force;
 use crate::failure_domains;
 use crate::readiness::readiness;
-use cairn_client::proto;
+use cairn_client::{Chosen, MemberState, proto};
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, NodeId, ReplicaStatus, StopVerdict, Versions};
+use cairn_raft::{Modes, NodeId, Part, ReplicaStatus, Role, StopVerdict, Versions};
 use std::collections::BTreeSet;
 use tonic::Status;
-
-/// Who chose a mode that the node would not have chosen.
-const BY_CLUSTER: &str = "cluster";
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = inner.limits();
@@ -47,13 +44,19 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         Some(_) => in_force(&inner.replica, engine.mode),
         None => inner.replica.first_mode(),
     };
+    let (member_state, removed) = match inner.replica.part() {
+        Part::Active => (MemberState::Active, None),
+        Part::Recovering => (MemberState::Recovering, None),
+        Part::Joining => (MemberState::Joining, None),
+        Part::Removed(reason) => (MemberState::Removed, Some(reason)),
+    };
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
         slot: u32::from(status.node_id.slot()),
         server_version: env!("CARGO_PKG_VERSION").to_string(),
-        role: status.role.to_string(),
+        role: role(status.role).into(),
         term: status.term,
         last_log_index: index(status.last_log),
         committed_index: index(status.committed),
@@ -64,7 +67,6 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         damage: inner.engine.damage().map(|damage| damage.to_string()).unwrap_or_default(),
         leader: leader(&status),
         storage: Some(proto::Storage {
-            mode: mode.name().to_string(),
             backend: engine.backend.to_string(),
             directory: inner.config.data_directory.display().to_string(),
             written_sequence: engine.written_sequence,
@@ -98,12 +100,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             .drained_for()
             .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
         versions: Some(versions(inner.replica.versions())),
-        stopped_reason: status
-            .stopped_reason
-            .or(engine.failed)
-            .or(inner.replica.removed_reason())
-            .unwrap_or_default(),
-        member_state: member_state::name(&inner.replica).to_string(),
+        stopped_reason: status.stopped_reason.or(engine.failed).or(removed).unwrap_or_default(),
+        member_state: member_state.into(),
         scrub: Some(scrub::status(&inner.replica.scrub_status())),
         last_log_term: status.last_log.map_or(0, |id| id.term),
         boot_epoch: inner.engine.boot_epoch().number,
@@ -152,13 +150,32 @@ fn operator_call(call: AuditedCall) -> proto::OperatorCall {
     }
 }
 
+fn role(role: Role) -> cairn_client::Role {
+    match role {
+        Role::Leader => cairn_client::Role::Leader,
+        Role::Follower => cairn_client::Role::Follower,
+        Role::Candidate => cairn_client::Role::Candidate,
+        Role::Learner => cairn_client::Role::Learner,
+        Role::Stopped => cairn_client::Role::Stopped,
+        _ => cairn_client::Role::Unknown,
+    }
+}
+
+pub(super) fn told_mode(mode: Mode) -> cairn_client::Mode {
+    match mode {
+        Mode::Device => cairn_client::Mode::Device,
+        Mode::Replicated => cairn_client::Mode::Replicated,
+        Mode::Sync => cairn_client::Mode::Sync,
+    }
+}
+
 /// `engine` is the laxest mode that the engine allows now, and `mode` the one in force.
 fn modes(modes: Modes, engine: Mode, mode: Mode) -> proto::Modes {
     let own = if engine == Mode::Sync { engine } else { modes.own };
     proto::Modes {
-        cluster: modes.cluster.map(Mode::name).unwrap_or_default().to_string(),
-        own: own.name().to_string(),
-        effective: mode.name().to_string(),
+        cluster: modes.cluster.map(told_mode).unwrap_or_default().into(),
+        own: told_mode(own).into(),
+        effective: told_mode(mode).into(),
     }
 }
 
@@ -177,12 +194,12 @@ fn durability(inner: &Inner, engine: Mode, mode: Mode) -> proto::Durability {
         ));
     }
     let chosen = match mode == durability.mode || withdrawn {
-        true => durability.chosen.name(),
-        false => BY_CLUSTER,
+        true => durability.chosen,
+        false => Chosen::Cluster,
     };
     proto::Durability {
-        mode: mode.name().to_string(),
-        chosen: chosen.to_string(),
+        mode: told_mode(mode).into(),
+        chosen: chosen.into(),
         device_contract: contract.map(Contract::words).unwrap_or_default().to_string(),
         warnings,
         exceptions: failure_domains::exceptions(&inner.replica, mode, window),

@@ -37,9 +37,17 @@ pub(super) async fn set_mode(
     request: &proto::SetModeRequest,
     budget: Duration,
 ) -> Result<proto::SetModeResponse, Status> {
-    let mode: Mode = request.mode.parse().map_err(|_| {
-        Status::invalid_argument(format!("`{}`: expected device, replicated or sync", request.mode))
-    })?;
+    let mode = match request.mode() {
+        proto::Mode::Device => Mode::Device,
+        proto::Mode::Replicated => Mode::Replicated,
+        proto::Mode::Sync => Mode::Sync,
+        proto::Mode::Unspecified => {
+            let number = request.mode;
+            return Err(Status::invalid_argument(format!(
+                "mode {number}: not one that this release knows"
+            )));
+        }
+    };
     in_time(budget, inner.replica.set_mode(mode).boxed())
         .await?
         .map_err(|error| refused(inner, error))?;

@@ -13,7 +13,6 @@
 //!   checked against what that caller may do.
 
 mod describe;
-mod member_state;
 mod membership;
 mod multiplexed;
 mod operator;

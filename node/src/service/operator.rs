@@ -10,6 +10,7 @@ use crate::access::audit::End;
 use crate::admission::caller::Caller;
 use crate::admission::deadline;
 use crate::metrics::Method;
+use cairn_client::Mode;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::scrub_request::Action;
 use cairn_client::proto::{self, ErrorDetail};
@@ -137,7 +138,7 @@ impl proto::operator_server::Operator for KvService {
         request: Request<proto::SetModeRequest>,
     ) -> Result<Response<proto::SetModeResponse>, Status> {
         let (call, budget) = ((Method::SetMode, Need::Operator), self.budget(&request));
-        let arguments = |asked: &proto::SetModeRequest| asked.mode.clone();
+        let arguments = |asked: &proto::SetModeRequest| Mode::from(asked.mode()).to_string();
         let work = |asked: proto::SetModeRequest| async move {
             membership::set_mode(&self.inner, &asked, budget).await
         };

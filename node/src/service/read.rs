@@ -5,15 +5,15 @@
 //! the device is done with it, whoever stops waiting; a member that may be read is asked for again
 //! after every wait, since it may have begun to recover meanwhile.
 
-use super::{Inner, member_state};
+use super::Inner;
 use crate::access::Need;
 use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::{refusal, validate};
 use bytes::Bytes;
 use cairn_client::proto;
-use cairn_engine::{ListItem, ListQuery, View};
-use cairn_raft::{GROUP, Replica};
+use cairn_engine::{Engine, ListItem, ListQuery, View};
+use cairn_raft::{GROUP, Part, Replica};
 use futures::{StreamExt, TryStreamExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(super) async fn get(
     in_time(budget, async {
         barrier(inner, request.stale).await?;
         if request.version_only {
-            let found = member_state::readable(inner)?.lookup(GROUP, &request.key);
+            let found = readable(inner)?.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
         let Some(charge) = admit_value(inner, caller, &request.key, end).await? else {
@@ -59,7 +59,7 @@ pub(super) async fn get(
         let (found, mut charge) =
             to_its_end(charge, async move { replica.get(&key).await }).await?;
         // A repair waits for other members, and then looks the key up once more.
-        member_state::readable(inner)?;
+        readable(inner)?;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         let Some((entry, value)) = found else { return Ok(None) };
         // The value may have been overwritten by a longer one.
@@ -86,7 +86,7 @@ async fn admit_value(
 ) -> Result<Option<Charge>, Status> {
     // Asked before each look: the member may begin to recover in each wait.
     let need = || {
-        let found = member_state::readable(inner)?.lookup(GROUP, key);
+        let found = readable(inner)?.lookup(GROUP, key);
         Ok::<_, Status>(found.map(|entry| value_bytes(entry.value.len as usize)))
     };
     for _ in 0..CHARGE_ATTEMPTS {
@@ -140,7 +140,7 @@ pub(super) async fn list(
         barrier(inner, request.stale).await?;
         let most = page_bytes(query.limit, usize::try_from(query.max_bytes).unwrap_or(usize::MAX));
         let mut charge = caller.admit(most, end).await?;
-        let view = member_state::readable(inner)?.view(GROUP);
+        let view = readable(inner)?.view(GROUP);
         let page = view.list(&query);
         let need = page_bytes(page.items.len(), content_bytes(&page.items, query.keys_only));
         if need > most {
@@ -217,8 +217,19 @@ async fn read_item(
     Ok(proto::KeyValue { key: item.key, value, version: item.entry.version.index })
 }
 
+/// The engine to read from. Refuses reads at a node that may have lost acknowledged writes, that has
+/// not copied everything yet, or that is no member any more: nobody tells it what is written.
+pub(super) fn readable(inner: &Inner) -> Result<&Engine, Status> {
+    match inner.replica.part() {
+        Part::Active => Ok(&inner.engine),
+        Part::Recovering => Err(refusal::recovering(inner.election_blocked())),
+        Part::Joining => Err(refusal::joining(inner.no_service())),
+        Part::Removed(reason) => Err(refusal::removed(&reason)),
+    }
+}
+
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
-    member_state::readable(inner)?;
+    readable(inner)?;
     if stale {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
 use cairn_client::proto::operator_client::OperatorClient;
 use cairn_client::proto::{self, ErrorDetail};
-use cairn_client::{Client, Condition, Error, ListOptions, MemberChange, ScrubAction};
+use cairn_client::{Client, Condition, Error, ListOptions, MemberChange, Mode, ScrubAction};
 use cairn_node::access::{Entries, TokenHash};
 use cairn_node::{Environment, Node};
 use std::path::Path;
@@ -197,7 +197,7 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
         ] {
             denied(operator.change_members(&change).await);
         }
-        denied(operator.set_mode("sync").await);
+        denied(operator.set_mode(Mode::Sync).await);
         denied(operator.move_leader(None).await);
         denied(operator.drain(&endpoint, Duration::from_secs(1)).await);
         for arguments in [

@@ -1,6 +1,7 @@
 //! Bad input and bad directories: each gets a clear message and a non-zero exit code, and nothing
 //! is lost.
 use crate::support::{Cluster, Ran, WAIT_LIMIT, command, run, watch};
+use cairn_client::Mode;
 use rustix::process::Signal;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
@@ -182,8 +183,7 @@ async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
     assert_eq!(cluster.cairn(&["put", "kept", "2"]).code, 0);
     let status = cluster.statuses().await.remove(0);
     assert_eq!(status.members.len(), 1);
-    assert_ne!(status.modes.expect("modes").effective, "replicated");
-    assert_ne!(status.storage.expect("storage").mode, "replicated");
+    assert_ne!(status.modes.expect("modes").effective, Mode::Replicated);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@
 use crate::support::load::{History, Load};
 use crate::support::raw::Raw;
 use crate::support::{Cluster, http_get, value_of};
+use cairn_client::Role;
 use cairn_client::proto::{self, call};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -65,7 +66,7 @@ async fn a_leader_that_stops_hands_over_first_and_waits_for_no_idle_stream() {
     cluster.signal_node(leader, "TERM");
     let another = async || {
         let statuses = cluster.statuses().await;
-        let leads = statuses.iter().find(|status| status.role == "leader")?;
+        let leads = statuses.iter().find(|status| status.role == Role::Leader)?;
         Some(usize::from(leads.slot) - 1).filter(|node| *node != leader)
     };
     let next = cluster.until("another member leads", another).await;

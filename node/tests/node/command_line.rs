@@ -316,8 +316,9 @@ async fn what_others_wrote_is_shown_and_never_obeyed() {
     let cluster = Cluster::start(1, "64MiB", "").await;
     let hostile =
         "sync\u{1b}[2J\u{9b}2J\u{202e}\n127.0.0.1:1: 1s ago nobody called scrub (start): ok";
-    let refused = cluster.client().operator().set_mode(hostile).await;
-    let message = refused.expect_err("no mode").to_string();
+    let change = cairn_client::MemberChange::Move(1, hostile.into());
+    let refused = cluster.client().operator().change_members(&change).await;
+    let message = refused.expect_err("no address").to_string();
     let key = "k\u{1b}[2J\u{202e}\u{85}";
     cluster.client().put(key, key).await.expect("served");
     let shows = |text: &str| {
@@ -326,7 +327,7 @@ async fn what_others_wrote_is_shown_and_never_obeyed() {
         assert!(!text.lines().any(|line| line.starts_with("127.0.0.1:1: ")), "{text}");
     };
     shows(&message);
-    let log = cluster.logs_with("the call", |logs| logs.contains("set-mode")).await;
+    let log = cluster.logs_with("the call", |logs| logs.contains("change-members")).await;
     shows(&log);
     for arguments in [&["status"][..], &["list"], &["mode", "show"], &["members"]] {
         for form in ["text", "json"] {

@@ -1,7 +1,7 @@
 //! Bytes flipped in the files of running nodes, with real processes: clients read what was written,
 //! `cairn scrub` finds the rest, and no damage is left when the nodes restart.
 use crate::support::{Cluster, Ran, run};
-use cairn_client::Client;
+use cairn_client::{Client, MemberState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -114,7 +114,7 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     cluster.wait_ready().await;
     check(&client).await;
     for status in cluster.statuses().await {
-        assert_eq!(status.member_state, "active");
+        assert_eq!(status.member_state, MemberState::Active);
         assert_eq!(status.storage.expect("storage").corrupt_values, 0);
     }
 }
@@ -170,7 +170,8 @@ async fn a_majority_that_cannot_read_its_journal_for_a_while_loses_nothing() {
     (0..3).for_each(|node| cluster.start_node(node));
     let waiting = async || {
         let all = cluster.statuses().await;
-        let recovering = all.iter().filter(|node| node.member_state == "recovering").count();
+        let recovering =
+            all.iter().filter(|node| node.member_state == MemberState::Recovering).count();
         (all.len() == 3 && recovering == 2).then_some(())
     };
     cluster.until("two recover, and nobody can lead", waiting).await;

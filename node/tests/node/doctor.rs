@@ -136,7 +136,6 @@ async fn status_shows_the_mode_who_chose_it_and_what_it_promises() {
     let status: Value =
         serde_json::from_str(&cluster.cairn(&["status", "-o", "json"]).stdout).expect("JSON");
     for node in status.as_array().expect("nodes") {
-        assert_eq!(node["storage"]["mode"], verdict["mode"]);
         assert_eq!(node["durability"]["chosen"], "auto");
         for key in ["mode", "promise"] {
             assert_eq!(node["durability"][key], verdict[key]);

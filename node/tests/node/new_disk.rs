@@ -1,7 +1,7 @@
 //! A node whose data directory is lost, or whose addresses change, with real processes. It takes
 //! its slot again automatically, and then the cluster can spare another node.
 use crate::support::{Cluster, WAIT_LIMIT};
-use cairn_client::Options;
+use cairn_client::{MemberState, Options};
 use std::time::Instant;
 
 const KEYS: usize = 500;
@@ -48,7 +48,9 @@ async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directo
     cluster.start_node(1);
     let removed = async || {
         let mut all = cluster.statuses().await.into_iter();
-        all.find(|status| status.node_id == before.node_id && status.member_state == "removed")
+        all.find(|status| {
+            status.node_id == before.node_id && status.member_state == MemberState::Removed
+        })
     };
     let old = cluster.until("the old one learns that it was removed", removed).await;
     let reason = old.stopped_reason.expect("a reason");

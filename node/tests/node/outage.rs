@@ -2,7 +2,7 @@
 //! only the boot id, so everything that the machines wrote is still there, but the members cannot
 //! know that.
 use crate::support::{Cluster, Ran, WAIT_LIMIT, finish, http_get, value_of};
-use cairn_client::NodeStatus;
+use cairn_client::{MemberState, NodeStatus};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -146,14 +146,16 @@ async fn automatic_unsafe_recovery_waits_for_every_voter_and_is_counted() {
     for node in [0, 1] {
         cluster.start_node(node);
     }
-    cluster.until_all("both recover", |status| status.member_state == "recovering").await;
+    cluster
+        .until_all("both recover", |status| status.member_state == MemberState::Recovering)
+        .await;
     // The simulation shows that they keep waiting: `unsafe-recovery-by-configuration`.
     let reported = || cluster.logs().matches("2 of 3 voters answered").count() >= 2;
     cluster.until("both know that one is missing", async || reported().then_some(())).await;
     for status in cluster.statuses().await {
         assert_eq!(
-            (status.member_state.as_str(), status.leader),
-            ("recovering", None),
+            (status.member_state, status.leader),
+            (MemberState::Recovering, None),
             "{}",
             cluster.logs()
         );
@@ -163,7 +165,7 @@ async fn automatic_unsafe_recovery_waits_for_every_voter_and_is_counted() {
     let began = Instant::now();
     cluster
         .until_all("all are back", |status| {
-            status.member_state == "active" && status.unsafe_recoveries > 0
+            status.member_state == MemberState::Active && status.unsafe_recoveries > 0
         })
         .await;
     println!("back {:?} after the last one started", began.elapsed());
@@ -201,7 +203,7 @@ async fn cut_beside_an_empty_member(folder: &Path, more: &str) -> Cluster {
 async fn an_unsafe_recovery_is_possible_beside_a_member_whose_log_is_empty() {
     let folder = tempfile::tempdir().expect("a folder");
     let cluster = cut_beside_an_empty_member(folder.path(), "").await;
-    let recovering = |status: &NodeStatus| status.member_state == "recovering";
+    let recovering = |status: &NodeStatus| status.member_state == MemberState::Recovering;
     let all = cluster.until_all("all recover", recovering).await;
     let empty = all.iter().filter(|status| status.members.is_empty()).map(|status| status.slot);
     assert_eq!(empty.collect::<Vec<_>>(), [3], "{}", cluster.logs());
@@ -222,7 +224,7 @@ async fn an_unsafe_recovery_is_possible_beside_a_member_whose_log_is_empty() {
     let decided = cluster.cairn(&["unsafe-recovery", "--accept-data-loss", "--yes"]);
     assert_eq!(decided.code, 0, "{decided:?}\n{}", cluster.logs());
     cluster.client().put("after", "1").await.expect("served");
-    cluster.until_all("all are back", |status| status.member_state == "active").await;
+    cluster.until_all("all are back", |status| status.member_state == MemberState::Active).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,7 +234,7 @@ async fn automatic_unsafe_recovery_acts_beside_a_member_whose_log_is_empty() {
     let cluster = cut_beside_an_empty_member(folder.path(), automatic).await;
     cluster
         .until_all("all are back, and count it", |status| {
-            status.member_state == "active" && status.unsafe_recoveries > 0
+            status.member_state == MemberState::Active && status.unsafe_recoveries > 0
         })
         .await;
     cluster.client().put("after", "1").await.expect("served");
@@ -298,7 +300,7 @@ async fn a_decision_ends_with_the_candidate_and_can_be_made_again() {
     for node in 0..3 {
         cluster.start_node(node);
     }
-    let recovering = |status: &NodeStatus| status.member_state == "recovering";
+    let recovering = |status: &NodeStatus| status.member_state == MemberState::Recovering;
     cluster.until_all("all recover", recovering).await;
     let asked = cluster.cairn(&["unsafe-recovery", "-o", "json"]);
     let chosen: Value = serde_json::from_str(&asked.stdout).expect("JSON");

@@ -3,8 +3,8 @@
 
 use crate::support::raw::{Raw, framed};
 use crate::support::{Cluster, POLL, http_get, value_of};
-use cairn_client::Client;
 use cairn_client::proto::{self, call};
+use cairn_client::{Client, Role};
 use std::time::{Duration, Instant};
 
 /// It only turns memory that stays into a failure.
@@ -137,7 +137,7 @@ async fn withstand(
     let broken = [
         (held < least, format!("{what}: {held} bytes held, so it was no attack")),
         (peak > most, format!("{what}: {} MiB, at most {} MiB", peak / MIB, most / MIB)),
-        ((status.term, &*status.role) != (term, "leader"), format!("{what}: it lost leadership")),
+        ((status.term, status.role) != (term, Role::Leader), format!("{what}: it lost leadership")),
         (after > rests, format!("{what}: {} MiB stay, at most {} MiB", after / MIB, rests / MIB)),
     ];
     broken.into_iter().filter_map(|(is, what)| is.then_some(what)).collect()

@@ -5,7 +5,7 @@ use crate::support::{Ran, hold, run};
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, StatusResponse};
-use cairn_client::{Client, Options};
+use cairn_client::{Client, MemberState, Options, Role};
 use cairn_node::outage::{ElectionBlocked, MemberSurvey, NotApplied, Verdict, decide, survey};
 use cairn_ports::HeldPort;
 use serde_json::Value;
@@ -70,8 +70,8 @@ impl Cluster {
         StatusResponse {
             node_id: id,
             slot: slot(id),
-            role: "follower".into(),
-            member_state: "recovering".into(),
+            role: Role::Follower.into(),
+            member_state: MemberState::Recovering.into(),
             last_log_term: 5,
             last_log_index,
             boot_epoch: 2,
@@ -86,13 +86,12 @@ impl Cluster {
     /// `last_unsafe_recovery_index`.
     fn serve(&self, answers: Vec<StatusResponse>, last_unsafe_recovery_index: u64) {
         let last = answers.last().expect("an answer").clone();
-        let role = if last.node_id == A { "leader" } else { "follower" };
+        let role = if last.node_id == A { Role::Leader } else { Role::Follower };
         let elected = StatusResponse {
             role: role.into(),
-            member_state: if last.member_state == "recovering" {
-                "active".into()
-            } else {
-                last.member_state.clone()
+            member_state: match last.member_state() {
+                proto::MemberState::Recovering => MemberState::Active.into(),
+                _ => last.member_state,
             },
             unsafe_recoveries: u64::from(last_unsafe_recovery_index > 0),
             last_unsafe_recovery_index,
@@ -270,7 +269,10 @@ async fn a_voter_at_whose_address_another_identity_answers_is_missing() {
     cluster.serve(vec![cluster.recovering(A, 12)], 13);
     cluster.serve(vec![cluster.recovering(B, 11)], 13);
     cluster.serve(
-        vec![StatusResponse { member_state: "joining".into(), ..cluster.recovering(NEW, 10) }],
+        vec![StatusResponse {
+            member_state: MemberState::Joining.into(),
+            ..cluster.recovering(NEW, 10)
+        }],
         13,
     );
     let refused = cluster.recover(&["--accept-data-loss", "--yes"]);
@@ -312,7 +314,10 @@ async fn a_slot_that_is_being_taken_over_counts_once_both_its_voters_answer() {
     let cluster = Cluster::of(&[A, B, C, NEW], &[]);
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
     cluster.serve(
-        vec![StatusResponse { member_state: "active".into(), ..cluster.recovering(NEW, 11) }],
+        vec![StatusResponse {
+            member_state: MemberState::Active.into(),
+            ..cluster.recovering(NEW, 11)
+        }],
         0,
     );
     let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
@@ -393,12 +398,12 @@ async fn an_election_needs_a_decision_only_if_every_voter_answers_and_too_few_ar
             let answer = match state {
                 "absent" => continue,
                 "stopped" => StatusResponse {
-                    member_state: "active".into(),
+                    member_state: MemberState::Active.into(),
                     stopped_reason: "its disk".into(),
                     ..cluster.recovering(id, 12)
                 },
-                member_state => StatusResponse {
-                    member_state: member_state.into(),
+                name => StatusResponse {
+                    member_state: name.parse::<MemberState>().expect("a state").into(),
                     ..cluster.recovering(id, 12)
                 },
             };

@@ -14,7 +14,7 @@ mod status;
 
 pub use peer_service::{PeerServer, PeerService};
 pub use scrub::ScrubStatus;
-pub use status::{Member, ReplicaStatus, Role};
+pub use status::{Member, Part, ReplicaStatus, Role};
 
 use crate::core::codec::{self, MAX_META_BYTES};
 use crate::core::command::{Command, WriteOutcome};
@@ -268,6 +268,16 @@ impl Replica {
         }
     }
 
+    /// Its part in the cluster.
+    pub fn part(&self) -> Part {
+        match self.removed_reason() {
+            Some(reason) => Part::Removed(reason),
+            None if self.inner.member.may(Act::Vouch).is_err() => Part::Recovering,
+            None if !self.votes() => Part::Joining,
+            None => Part::Active,
+        }
+    }
+
     /// Whether this identity is a voter according to its own log. Before it is, it may hold too
     /// little of the state to be read.
     pub fn votes(&self) -> bool {
@@ -460,12 +470,7 @@ impl Replica {
         let stopped = self.stopped();
         // Calls to the engine may block, so they are made outside the read of the metrics.
         let metrics = with_metrics(&self.inner.member.raft, Clone::clone);
-        let mut status = status::of(
-            &metrics,
-            self.engine(),
-            &self.inner.member.addresses,
-            (self.member_state(), stopped),
-        );
+        let mut status = status::of(&metrics, self.engine(), &self.inner.member.addresses, stopped);
         if status.role == Role::Leader && self.inner.member.check_quorum.is_suspended() {
             (status.role, status.leader) = (Role::Follower, None);
         }

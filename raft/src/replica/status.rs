@@ -7,7 +7,7 @@ use crate::core::version::{MemberVersion, VERSION, Versions};
 use crate::durability::leadership;
 use crate::storage::state_machine::identities::Identities;
 use crate::transport::Addresses;
-use cairn_engine::{Engine, LogId, MemberState};
+use cairn_engine::{Engine, LogId};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,6 +40,19 @@ impl fmt::Display for Role {
     }
 }
 
+/// A node's part in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It votes and holds everything that it acknowledged.
+    Active,
+    /// It may have lost acknowledged entries.
+    Recovering,
+    /// By its own log it is not a voter yet, and may hold too little of the state to be read.
+    Joining,
+    /// It is no member any more, and this is why: nobody tells it what is written.
+    Removed(String),
+}
+
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -60,8 +73,6 @@ pub struct ReplicaStatus {
     pub node_id: NodeId,
     /// Its role.
     pub role: Role,
-    /// Active if it holds everything that it acknowledged, else recovering.
-    pub member_state: MemberState,
     /// The highest term that it has seen.
     pub term: u64,
     /// Who leads, if known.
@@ -104,7 +115,7 @@ pub(crate) fn of(
     metrics: &RaftMetrics<TypeConfig>,
     engine: &Engine,
     addresses: &Addresses,
-    (member_state, stopped): (MemberState, Option<String>),
+    stopped: Option<String>,
 ) -> ReplicaStatus {
     let bounds = engine.log_bounds(GROUP);
     let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
@@ -124,7 +135,6 @@ pub(crate) fn of(
             ServerState::Learner => Role::Learner,
             ServerState::Shutdown => Role::Stopped,
         },
-        member_state,
         term: metrics.current_term,
         leader: leadership::leader(metrics)
             .filter(|_| stopped.is_none())

@@ -106,7 +106,7 @@ fn check(
     seen: &Mutex<Seen>,
 ) -> Option<Engine> {
     let (life, node) = machine.node()?;
-    let status = node.replica().status();
+    let (status, member_state) = (node.replica().status(), node.replica().member_state());
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
     // A member counts as a voter only if it votes in all configurations: in a joint change, a vote
@@ -117,7 +117,7 @@ fn check(
     );
     let mut seen = seen.lock();
     let mut found = Vec::new();
-    match status.member_state {
+    match member_state {
         MemberState::Active if node.replica().votes() => machine.saw_active(life),
         MemberState::Active => {}
         MemberState::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
@@ -143,7 +143,7 @@ fn check(
         others.filter(reached).for_each(Machine::hears_a_leader);
     }
     found.extend(seen.members.saw(&status.configurations));
-    if status.member_state == MemberState::Recovering {
+    if member_state == MemberState::Recovering {
         if !machine.lacks_acks() && !machine.damaged() {
             let detail = format!(
                 "node {slot} recovers after nothing that could have taken what it acknowledged"
@@ -177,8 +177,7 @@ fn check(
         cluster.count_event("checkpoints");
     }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
-    let line =
-        format!("node {slot} {} of term {}, {}", status.role, status.term, status.member_state);
+    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, member_state);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
         cluster.trace.event(line);
     }

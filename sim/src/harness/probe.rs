@@ -6,7 +6,7 @@ use super::machine::Machine;
 use cairn_client::Options;
 use cairn_clients::Violation;
 use cairn_clients::workload::encode_key;
-use cairn_engine::MemberState;
+use cairn_raft::Part;
 use madsim::runtime::Handle;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -37,11 +37,7 @@ pub(super) fn spawn(cluster: &Arc<Cluster>) {
 /// The running process of a member that must not be read, if there is one.
 fn unreadable(machine: &Machine) -> Option<u32> {
     let (life, node) = machine.node()?;
-    let replica = node.replica();
-    let is_unreadable = replica.member_state() == MemberState::Recovering
-        || !replica.votes()
-        || replica.removed_reason().is_some();
-    is_unreadable.then_some(life)
+    (node.replica().part() != Part::Active).then_some(life)
 }
 
 async fn ask(cluster: &Cluster, machine: &Machine) {

@@ -60,7 +60,7 @@ struct Store {
     items: BTreeMap<Bytes, (Bytes, u64)>,
     /// Changes of members that were asked for.
     changes: Vec<proto::ChangeMembersRequest>,
-    mode: String,
+    mode: i32,
     version: u32,
     results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
 }
@@ -98,8 +98,8 @@ impl Cluster {
     }
 
     /// The mode that was set last.
-    pub fn mode(&self) -> String {
-        self.store.lock().unwrap().mode.clone()
+    pub fn mode(&self) -> i32 {
+        self.store.lock().unwrap().mode
     }
 
     /// The version to which an upgrade was finished.
@@ -335,7 +335,7 @@ impl Kv for Node {
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();
-        let role = "leader".to_owned();
+        let role = proto::Role::Leader.into();
         Ok(Response::new(proto::StatusResponse {
             cluster,
             role,

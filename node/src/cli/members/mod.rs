@@ -146,14 +146,14 @@ fn as_json(found: &ClusterView, member: &Member) -> Value {
         "peer_address": member.peer_address,
         "voter": member.voter,
         "leader": found.leads(member),
-        "role": node.map(|node| &node.role),
-        "member_state": node.map(|node| &node.member_state),
+        "role": node.map(|node| node.role),
+        "member_state": node.map(|node| node.member_state),
     })
 }
 
 fn row(found: &ClusterView, member: &Member) -> Vec<String> {
     let role = match found.status(member) {
-        Some(node) => node.role.clone(),
+        Some(node) => node.role.to_string(),
         None if found.leads(member) => "leader".into(),
         None if !member.voter => "learner".into(),
         None => "?".into(),

@@ -1,7 +1,7 @@
 //! The members, by the newest membership that one of them knows, and what each says of itself.
 
 use crate::cli::exit::UsageError;
-use cairn_client::{Client, Error, Member, NodeStatus};
+use cairn_client::{Client, Error, Member, NodeStatus, Role};
 use cairn_node::failure_domains::listed;
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ impl ClusterView {
 
     /// The status of the node that leads; of two that say so, of the one with the later term.
     pub(in crate::cli) fn leader(&self) -> Option<&NodeStatus> {
-        self.nodes().filter(|node| node.role == "leader").max_by_key(|node| node.term)
+        self.nodes().filter(|node| node.role == Role::Leader).max_by_key(|node| node.term)
     }
 
     /// Whether this member leads.
@@ -69,9 +69,9 @@ impl ClusterView {
     }
 
     /// The member's state, or why it is not known.
-    pub(in crate::cli) fn state<'a>(&'a self, member: &Member) -> &'a str {
+    pub(in crate::cli) fn state(&self, member: &Member) -> &'static str {
         if let Some(node) = self.status(member) {
-            return &node.member_state;
+            return node.member_state.name();
         }
         let at_its_address = |(endpoint, _): &&(String, _)| *endpoint == member.client_address;
         match self.answers.iter().find(at_its_address) {

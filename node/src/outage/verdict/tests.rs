@@ -1,10 +1,11 @@
 //! Every combination of what the voters answer, and properties that do not follow the code: they
 //! count the voters of each combination themselves.
 
-use super::super::{Answer, MemberSurvey, Membership, State};
+use super::super::{Answer, MemberSurvey, Membership};
 use super::{Progress, Verdict};
 use crate::outage::automatic::stable_for;
 use crate::outage::{ElectionBlocked, End};
+use cairn_client::{MemberState, Role};
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
 
@@ -113,19 +114,19 @@ impl Case {
     fn answer(&self, number: usize) -> Option<Answer> {
         let found = self.found[number];
         let (mut role, mut not_ready, mut leader) =
-            ("follower", Some("no leader".to_owned()), None);
+            (Role::Follower, Some("no leader".to_owned()), None);
         match self.leader {
-            Leader::Serves(one) if one == number => (role, not_ready) = ("leader", None),
-            Leader::Alone(one) if one == number => role = "leader",
+            Leader::Serves(one) if one == number => (role, not_ready) = (Role::Leader, None),
+            Leader::Alone(one) if one == number => role = Role::Leader,
             Leader::Heard(by, one) if by == number => leader = Some(voter(one)),
             _ => {}
         }
         let state = match found {
             Nothing => return None,
-            Empty | Recovering => State::Recovering,
-            Active | Stopped | OtherGeneration => State::Active,
-            Removed => State::Removed,
-            NewDisk => State::Joining,
+            Empty | Recovering => MemberState::Recovering,
+            Active | Stopped | OtherGeneration => MemberState::Active,
+            Removed => MemberState::Removed,
+            NewDisk => MemberState::Joining,
         };
         let holds = !matches!(found, Empty | NewDisk);
         Some(Answer {
@@ -134,7 +135,7 @@ impl Case {
             state,
             damage: None,
             stopped: matches!(found, Stopped | Removed).then(|| "its disk".to_owned()),
-            role: role.to_owned(),
+            role,
             term: 3,
             not_ready,
             leader,
@@ -397,8 +398,12 @@ fn a_decision_is_done_when_the_cluster_serves_all_are_active_and_the_loss_is_cou
     // `recovering`: how many members are not back yet. `index`: of the last unsafe recovery.
     let after = |recovering: usize, index: u64| {
         let answers = found.nodes.iter().enumerate().map(|(number, answer)| Answer {
-            state: if number < 3 - recovering { State::Active } else { State::Recovering },
-            role: if number == 1 { "leader" } else { "follower" }.to_owned(),
+            state: if number < 3 - recovering {
+                MemberState::Active
+            } else {
+                MemberState::Recovering
+            },
+            role: if number == 1 { Role::Leader } else { Role::Follower },
             not_ready: None,
             last_unsafe_recovery_index: index,
             ..answer.clone()

@@ -5,7 +5,7 @@ use cairn_client::proto::change_members_request::Kind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operator_client::OperatorClient;
 use cairn_client::proto::{self, ErrorDetail};
-use cairn_client::{NodeStatus, Options};
+use cairn_client::{Mode, NodeStatus, Options, Role};
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -33,7 +33,7 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     let change =
         proto::ChangeMembersRequest { kind: Kind::Add.into(), slot: 9, ..Default::default() };
     assert_eq!(named(&calls.change_members(change).await.expect_err("no leader")), expected);
-    let mode = proto::SetModeRequest { mode: "sync".into() };
+    let mode = proto::SetModeRequest { mode: Mode::Sync.into() };
     assert_eq!(named(&calls.set_mode(mode).await.expect_err("no leader")), expected);
     let to = proto::MoveLeaderRequest { slot: 0 };
     assert_eq!(named(&calls.move_leader(to).await.expect_err("no leader")), expected);
@@ -41,7 +41,7 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     // A hand-over may take longer than an attempt usually may.
     let options = Options::new([follower]).deadline(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT);
     let operator = options.build().expect("good options").operator();
-    operator.set_mode("sync").await.expect("the leader sets it");
+    operator.set_mode(Mode::Sync).await.expect("the leader sets it");
     let moved = operator.move_leader(None).await.expect("the leader moves it");
     assert_ne!(moved.client_address, expected);
     let back = operator.move_leader(Some(leader as u16 + 1)).await.expect("moved back");
@@ -91,7 +91,7 @@ async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lea
     let third = 3 - leader - second;
     let takes_over = async || {
         let statuses = cluster.statuses().await;
-        let leads = |status: &NodeStatus| status.role == "leader";
+        let leads = |status: &NodeStatus| status.role == Role::Leader;
         statuses.iter().find(|status| leads(status)).map(|status| status.slot)
     };
     let now = cluster.until("another leader", takes_over).await;

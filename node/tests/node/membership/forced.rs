@@ -4,7 +4,7 @@
 
 use crate::support::clients::{OWN_KEY, SharedKeys};
 use crate::support::{Cluster, Ran, run, value_of};
-use cairn_client::{Client, Error};
+use cairn_client::{Client, Error, Role};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -109,7 +109,7 @@ impl Disaster {
         // The first survivor then has everything that was acknowledged.
         let has_all = async || {
             let statuses = self.cluster.statuses().await;
-            let leader = statuses.iter().find(|status| status.role == "leader")?;
+            let leader = statuses.iter().find(|status| status.role == Role::Leader)?;
             let last = leader.last_log_index;
             (statuses.len() == 4 && statuses.iter().all(|status| status.applied_index == last))
                 .then_some(())

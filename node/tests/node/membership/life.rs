@@ -8,6 +8,7 @@
 use crate::support::clients::SharedKeys;
 use crate::support::machine::can_have_machines;
 use crate::support::{Cluster, Hosts, Ran, WAIT_LIMIT, finish, value_of};
+use cairn_client::{MemberState, Mode, Role};
 use cairn_raft::VERSION;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -109,7 +110,7 @@ impl Life {
     async fn until_recovered(&self) {
         if self.hosts == Hosts::Machines {
             self.cluster
-                .until_all("nobody recovers", |node| node.member_state != "recovering")
+                .until_all("nobody recovers", |node| node.member_state != MemberState::Recovering)
                 .await;
         }
     }
@@ -120,8 +121,9 @@ impl Life {
         let unsynced = async || {
             let all = self.cluster.statuses().await;
             let own = all.iter().find(|node| usize::from(node.slot) == victim + 1)?;
-            let replicated = own.modes.as_ref().is_some_and(|mode| mode.effective == "replicated");
-            let acknowledges = own.member_state == "active" && replicated;
+            let replicated =
+                own.modes.as_ref().is_some_and(|mode| mode.effective == Mode::Replicated);
+            let acknowledges = own.member_state == MemberState::Active && replicated;
             let unsynced = own.storage.as_ref().is_some_and(|storage| storage.unsynced_acks);
             (unsynced || !acknowledges).then_some(())
         };
@@ -207,7 +209,7 @@ impl Life {
         let leader = self.cluster.leader().await;
         self.step(&["mode", "set", "replicated"], leader).await;
         let replicated = |modes: &cairn_client::ModeStatus| {
-            modes.cluster.as_deref() == Some("replicated") && modes.effective == "replicated"
+            modes.cluster == Some(Mode::Replicated) && modes.effective == Mode::Replicated
         };
         self.cluster
             .until_all("all acknowledge by the new mode", |node| {
@@ -287,7 +289,7 @@ impl Life {
             let drained = async || {
                 let mut all = self.cluster.statuses().await.into_iter();
                 let own = all.find(|status| usize::from(status.slot) == node + 1)?;
-                (own.drained.is_some() && own.role != "leader").then_some(())
+                (own.drained.is_some() && own.role != Role::Leader).then_some(())
             };
             self.cluster.until("it is drained and does not lead", drained).await;
             self.until_recovered().await;

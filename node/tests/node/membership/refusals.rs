@@ -2,7 +2,7 @@
 //! changed by it.
 
 use crate::support::{Cluster, Ran};
-use cairn_client::{Error, MemberChange};
+use cairn_client::{Error, MemberChange, Mode};
 use serde_json::{Value, json};
 
 /// The refusal has these words, in text and in JSON.
@@ -182,7 +182,7 @@ async fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
         assert!(ran.stderr.contains(word), "{arguments:?}: {word} is not in {}", ran.stderr);
     }
     assert_eq!(voters(&cluster), 1);
-    let set = cluster.client().operator().set_mode("fast").await;
+    let set = cluster.client().operator().set_mode(Mode::Unknown).await;
     assert!(matches!(set, Err(Error::InvalidRequest(_))), "{set:?}");
     assert_eq!(json!(cluster.client().members().await.expect("served").len()), json!(1));
 }

@@ -19,12 +19,12 @@ fn state(statuses: &[NodeStatus]) -> Vec<impl PartialEq + std::fmt::Debug + use<
             node.members.iter().map(|member| (member.node_id, member.voter)).collect();
         (
             node.slot,
-            node.role.clone(),
+            node.role,
             node.term,
             node.leader_id,
             node.membership,
             members,
-            node.member_state.clone(),
+            node.member_state,
         )
     };
     statuses.iter().map(one).collect()

@@ -128,11 +128,12 @@ impl Stage {
     }
 
     pub(super) fn is_active(&self, member: usize) -> bool {
-        self.status(member).is_some_and(|status| status.member_state == MemberState::Active)
+        self.node(member).is_some_and(|node| node.replica().member_state() == MemberState::Active)
     }
 
     pub(super) fn is_recovering(&self, member: usize) -> bool {
-        self.status(member).is_some_and(|status| status.member_state == MemberState::Recovering)
+        self.node(member)
+            .is_some_and(|node| node.replica().member_state() == MemberState::Recovering)
     }
 
     /// The last entry that a member has purged. If the member had less before, a snapshot ends

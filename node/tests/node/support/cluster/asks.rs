@@ -3,7 +3,7 @@
 use super::{Cluster, Server};
 use crate::support::program::{Ran, command, finish};
 use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
-use cairn_client::{Client, NodeStatus, Options};
+use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Instant;
@@ -183,7 +183,9 @@ impl Cluster {
         let replaced = async || {
             let own = self.statuses().await.into_iter().find(|status| status.slot == before.slot);
             own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id))
-                .filter(|own| own.member_state == "active" && own.node_id != before.node_id)
+                .filter(|own| {
+                    own.member_state == MemberState::Active && own.node_id != before.node_id
+                })
         };
         self.until("a new member in the slot", replaced).await
     }
@@ -192,7 +194,7 @@ impl Cluster {
     pub async fn leader(&self) -> usize {
         let leader = async || {
             let statuses = self.statuses().await;
-            let leader = statuses.iter().find(|status| status.role == "leader")?;
+            let leader = statuses.iter().find(|status| status.role == Role::Leader)?;
             Some(usize::from(leader.slot) - 1)
         };
         self.until("a leader", leader).await
