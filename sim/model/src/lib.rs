@@ -161,5 +161,6 @@ mod search;
 mod start;
 mod state;
 mod steps;
+mod violation;
 
 pub use report::{Deeper, names, table, trace};

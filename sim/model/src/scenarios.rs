@@ -5,13 +5,13 @@ use crate::actions::Model;
 use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
-use crate::properties::Violation::{
-    self, CommittedNowhere, DegradedPromiseBroken, FewCannotTell, IdReused, LeaderLacksCommitted,
-    SecondLossStops, SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
-};
 use crate::rules::Rules;
 use crate::search::Witness;
 use crate::state::{Node, REPLACEMENT, Role, State};
+use crate::violation::Violation::{
+    self, CommittedNowhere, DegradedPromiseBroken, FewCannotTell, IdReused, LeaderLacksCommitted,
+    SecondLossStops, SurvivorsBlocked, TwoLeaders, UnsafeRecoverySplits,
+};
 
 /// A search and its expected result.
 #[derive(Clone, Copy)]

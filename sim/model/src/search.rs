@@ -8,8 +8,8 @@
 //! violation is at the least depth, so its counterexample is the shortest.
 
 use crate::actions::{Action, Model};
-use crate::properties::Violation;
 use crate::state::State;
+use crate::violation::Violation;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::thread;

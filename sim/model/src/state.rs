@@ -7,7 +7,7 @@
 //! message late, twice, out of order or never is to choose any of these prefixes at any time.
 
 use crate::log::{Log, mirror};
-use crate::properties::Violation;
+use crate::violation::Violation;
 use std::hash::{Hash, Hasher};
 
 /// The most machines in a search.

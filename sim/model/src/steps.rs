@@ -2,8 +2,8 @@
 
 use crate::actions::{Ack, Action, Model};
 use crate::log::{Content, Entry, Log};
-use crate::properties::Violation;
 use crate::state::{Node, Past, Role, State, TERMS};
+use crate::violation::Violation;
 
 impl Model {
     /// The state after an action that is possible in `before`.

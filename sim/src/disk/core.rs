@@ -8,7 +8,6 @@
 //!   same digest did the same I/O.
 
 use super::ending::Damage;
-use super::harm::{self, Failing};
 use super::image::FileImage;
 use super::wrong::{self, Wrongs};
 use cairn_engine::io::{BLOCK, FileKind};
@@ -41,6 +40,26 @@ pub struct DiskStats {
 /// must log it. An error of a read must not end a node.
 pub const ARRANGED: &str = "simulated I/O error";
 
+/// The operation that an arranged error is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// A write: what it leaves is unknown.
+    Write,
+    /// A sync: what it should have covered may be lost, and no later sync brings it back.
+    Sync,
+    /// A write or a sync never returns, not even with an error.
+    Hang,
+}
+
+/// An arranged error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arranged {
+    pub(super) failing: Failing,
+    pub(super) kind: Option<FileKind>,
+    /// How many operations of the kind succeed before it.
+    pub(super) spared: u32,
+}
+
 /// The files of a disk, taken out of its machine.
 #[derive(Debug)]
 pub struct Files(BTreeMap<FileKind, FileImage>);
@@ -55,7 +74,7 @@ pub struct Core {
     next_id: u64,
     digest: u64,
     stats: DiskStats,
-    pub(super) arranged: Option<harm::Arranged>,
+    pub(super) arranged: Option<Arranged>,
     /// Writes and syncs that end with an error.
     pub(super) doomed: BTreeSet<u64>,
     /// How often the disk alone lost power.

@@ -4,10 +4,10 @@
 //! own: pausing or killing the node does not stop the device, and dropping the future cancels
 //! nothing.
 
+use super::core::Failing;
 use super::core::{Core, DiskStats, Files};
 use super::decay::Decay;
 use super::ending::Damage;
-use super::harm::Failing;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
 use madsim::runtime::NodeHandle;

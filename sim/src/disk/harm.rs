@@ -5,7 +5,7 @@
 //! misread block reads right in the next process. At most one of the superblock's copies is damaged
 //! at a time.
 
-use super::core::Core;
+use super::core::{Arranged, Core, Failing};
 use super::decay::Decay;
 use super::ending::Damage;
 use super::image::FileImage;
@@ -28,26 +28,6 @@ const NEWEST_DATA: usize = 400;
 /// The superblock's copies, and how far apart they begin.
 const SUPERBLOCK_COPIES: u64 = 4;
 const BLOCKS_BETWEEN_COPIES: u64 = SUPERBLOCK_BYTES / SUPERBLOCK_COPIES / BLOCK as u64;
-
-/// The operation that an arranged error is applied to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failing {
-    /// A write: what it leaves is unknown.
-    Write,
-    /// A sync: what it should have covered may be lost, and no later sync brings it back.
-    Sync,
-    /// A write or a sync never returns, not even with an error.
-    Hang,
-}
-
-/// An arranged error.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arranged {
-    failing: Failing,
-    kind: Option<FileKind>,
-    /// How many operations of the kind succeed before it.
-    spared: u32,
-}
 
 impl Core {
     /// Arranges an error for a write or a sync, of one file or any, after `spared` of them.

@@ -28,11 +28,10 @@ mod harm;
 mod image;
 mod wrong;
 
-pub use self::core::{ARRANGED, Core, DiskStats, Files};
+pub use self::core::{ARRANGED, Core, DiskStats, Failing, Files};
 pub use self::decay::Decay;
 #[cfg(madsim)]
 pub use self::device::{Moment, SimDirectory, SimDisk};
 pub use self::ending::{Damage, SECTOR};
-pub use self::harm::Failing;
 pub use self::image::FileImage;
 pub use self::wrong::Wrongs;

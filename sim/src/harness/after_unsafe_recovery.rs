@@ -1,6 +1,7 @@
 //! After an unsafe recovery a cluster is like any other: its history from there on is checked.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::faults::{EXIT_GRACE, start_later};
 use super::machine::Death;
 use cairn_client::Client;

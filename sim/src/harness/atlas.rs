@@ -1,7 +1,5 @@
 //! Which disks may decay, and when, so that one good copy of everything acknowledged is left.
 
-use super::cluster::Cluster;
-use super::machine::Machine;
 use super::plan::Plan;
 use rand::seq::SliceRandom;
 
@@ -48,13 +46,5 @@ impl Atlas {
     /// The machines whose disks may decay.
     pub(super) fn victims(&self) -> &[usize] {
         &self.victims
-    }
-
-    /// Whether this victim's disk may decay now.
-    pub(super) fn may_decay(&self, cluster: &Cluster, victim: &Machine) -> bool {
-        !cluster.faults_ended()
-            && victim.leaving().is_none()
-            && cluster.may_be_damaged(victim)
-            && cluster.does_without(victim)
     }
 }

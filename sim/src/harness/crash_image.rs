@@ -9,7 +9,8 @@
 //! What is opened also has the values: those of its log, and those of its keys that the running
 //! node has not overwritten. They are compared with the bytes of the copy, past the engine.
 
-use super::cluster::{CLUSTER, Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::{CLUSTER, Cluster};
 use super::live;
 use super::machine::{Condition, Machine};
 use super::observe::last_applied;

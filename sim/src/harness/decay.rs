@@ -2,7 +2,8 @@
 //!
 //! Decay is independent of the other faults: a disk decays while machines end and links break.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::kinds::FaultKind::{self, *};
 use super::machine::{Condition, Machine};
 use super::scrub;
@@ -24,6 +25,16 @@ pub(super) const UNREADABLE: &str = "keys unreadable at a victim";
 pub(super) struct DiskDecay {
     cluster: Arc<Cluster>,
     rng: StdRng,
+}
+
+impl Cluster {
+    /// Whether this victim's disk may decay now.
+    fn may_decay(&self, victim: &Machine) -> bool {
+        !self.faults_ended()
+            && victim.leaving().is_none()
+            && self.may_be_damaged(victim)
+            && self.does_without(victim)
+    }
 }
 
 impl DiskDecay {
@@ -74,7 +85,7 @@ impl DiskDecay {
         let (cluster, file) = (self.cluster.clone(), self.file());
         let victim = self.one(cluster.atlas.victims());
         let Some(machine) = victim.and_then(|victim| cluster.machines.get(victim)) else { return };
-        if !cluster.atlas.may_decay(&cluster, machine) {
+        if !cluster.may_decay(machine) {
             return;
         }
         // A lost write of data or journal may be found late. The other files are verified as soon

@@ -58,7 +58,7 @@ impl Nemesis {
         loop {
             let gap = self.rng.random_range(self.cluster.plan.fault_gap.clone());
             tokio::time::sleep(gap).await;
-            if super::cluster::virtual_time() >= end {
+            if super::clock::virtual_time() >= end {
                 return;
             }
             let faults = &self.cluster.plan.faults;

@@ -4,7 +4,8 @@
 //! The story: in November 2020 a switch let some members of a store reach only some of the others.
 //! The control plane of a large provider was without a leader for six hours.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::kinds::FaultKind;
 use super::network::Links;
 use cairn_raft::Role;

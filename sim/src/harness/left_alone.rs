@@ -3,7 +3,8 @@
 //! The harness knows from outside which machines and links a fault touches: it does not ask the
 //! members whom they reach.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::kinds::FaultKind;
 use super::machine::{Condition, Machine};
 use super::network::Links;

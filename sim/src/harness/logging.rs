@@ -1,7 +1,8 @@
 //! Captures what the code under test logs. An ERROR means that a person should look, so it fails
 //! the run, except the engine's ERROR about a fault that the simulation arranged.
 
-use super::cluster::{HUNG, virtual_time};
+use super::clock::virtual_time;
+use super::lives::HUNG;
 use crate::disk::ARRANGED;
 use parking_lot::Mutex;
 use std::fmt::Write;

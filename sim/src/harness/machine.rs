@@ -1,14 +1,26 @@
 //! One machine: a simulated host, its disk, and the state of the node that runs there.
 
-use super::cluster::virtual_time;
+use super::clock::virtual_time;
 use crate::disk::SimDisk;
 use cairn_engine::{KernelBootId, LogId, Mode};
 use cairn_node::Node;
-use cairn_raft::{GROUP, NodeId};
+use cairn_raft::{GROUP, MemberAddress, NodeId};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The ports of a machine that has not moved.
+const PEER_PORT: u16 = 7_100;
+const CLIENT_PORT: u16 = 17_100;
+
+/// Where the machine of `slot` listens after so many moves.
+pub(super) fn address(slot: u16, moves: u16) -> MemberAddress {
+    MemberAddress {
+        peer: format!("10.0.0.{slot}:{}", PEER_PORT + moves),
+        client: format!("10.0.0.{slot}:{}", CLIENT_PORT + moves),
+    }
+}
 
 /// What a machine's node is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +198,15 @@ impl Machine {
     /// How often it moved.
     pub(super) fn moves(&self) -> u16 {
         self.state.lock().moves
+    }
+
+    /// Where it listens, or will after its next start.
+    pub(super) fn address(&self) -> MemberAddress {
+        address(self.slot, self.moves())
+    }
+
+    pub(super) fn was_ever_at(&self, at: &MemberAddress) -> bool {
+        (0..=self.moves()).any(|moves| address(self.slot, moves) == *at)
     }
 
     /// An operator changes the mode in its configuration.

@@ -10,7 +10,8 @@
 //! leader's configuration from that term on, and leads no later term. A member is never replaced by another identity
 //! while it is alive: a machine runs one node.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::disks::turn_up;
 use super::faults::{EXIT_GRACE, Nemesis};
 use super::kinds::FaultKind::ChangeMembers;
@@ -19,62 +20,19 @@ use super::operator::{NotDone, until_done};
 use crate::disk::Files;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
-use cairn_raft::{MemberChange, NodeId, ReplicaStatus};
-use parking_lot::Mutex;
+use cairn_raft::{MemberChange, NodeId};
 use rand::RngExt;
 use rand::seq::SliceRandom;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The property's name.
-const REMOVED: &str = "a removed identity counts for nothing";
 /// Fewer voters than this need mode `sync`.
 const REPLICATED_VOTERS: usize = 3;
 /// How long a change may take when the faults are over.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-
-/// What an operator did to the membership.
-#[derive(Default)]
-pub(super) struct Operator {
-    /// A change of the membership or of the mode is under way.
-    busy: AtomicBool,
-    /// The identities that are removed, with the latest term when the leader said so.
-    removed: Mutex<BTreeMap<NodeId, u64>>,
-}
-
-impl Operator {
-    /// Begins a change; false if another one is under way.
-    pub(super) fn begin(&self) -> bool {
-        !self.busy.swap(true, Ordering::Relaxed)
-    }
-
-    pub(super) fn end(&self) {
-        self.busy.store(false, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_removed(&self, id: NodeId) -> bool {
-        self.removed.lock().contains_key(&id)
-    }
-
-    /// A leader uses these configurations.
-    pub(super) fn check(&self, leader: &ReplicaStatus) -> Option<Violation> {
-        let removed = self.removed.lock();
-        let (id, since) = removed.iter().find(|(id, since)| {
-            // One that was elected in a joint configuration may finish its own removal.
-            let leads = leader.node_id == **id && leader.term > **since;
-            let counts = || leader.configurations.iter().any(|all| all.contains(id));
-            leads || leader.term >= **since && counts()
-        })?;
-        let detail = format!(
-            "{id} was removed in term {since}; {} leads term {} with {:?}",
-            leader.node_id, leader.term, leader.configurations
-        );
-        Some(Violation::new(REMOVED, detail))
-    }
-}
 
 impl Cluster {
     /// The latest term that any node knows.
@@ -120,7 +78,7 @@ impl Cluster {
         self.change_members(MemberChange::Remove(machine.slot)).await?;
         let Some(id) = machine.leaving() else { return Ok(()) };
         let term = self.latest_term();
-        self.operator.removed.lock().entry(id).or_insert(term);
+        self.operator.removed(id, term);
         self.trace.event(format!("{id} is removed in term {term}"));
         Ok(())
     }
@@ -281,7 +239,7 @@ async fn pass(cluster: &Cluster, time: Duration) {
 /// Waits until no change is under way. A script may have left members out: they are added.
 pub(super) async fn finish(cluster: &Arc<Cluster>) {
     let finishing = async {
-        while cluster.operator.busy.load(Ordering::Relaxed) {
+        while cluster.operator.is_busy() {
             tokio::time::sleep(POLL).await;
         }
         let mut rng = cluster.plan.rng(18);

@@ -8,32 +8,9 @@ use super::faults::{EXIT_GRACE, Nemesis, start_later};
 use super::kinds::FaultKind::Move;
 use super::machine::{Condition, Death, Machine};
 use cairn_clients::Violation;
-use cairn_raft::{Member, MemberAddress, ReplicaStatus};
+use cairn_raft::{Member, ReplicaStatus};
 use rand::RngExt;
 use std::time::Duration;
-
-/// The ports of a machine that has not moved.
-const PEER_PORT: u16 = 7_100;
-const CLIENT_PORT: u16 = 17_100;
-
-/// Where the machine of `slot` listens after so many moves.
-pub(super) fn address(slot: u16, moves: u16) -> MemberAddress {
-    MemberAddress {
-        peer: format!("10.0.0.{slot}:{}", PEER_PORT + moves),
-        client: format!("10.0.0.{slot}:{}", CLIENT_PORT + moves),
-    }
-}
-
-impl Machine {
-    /// Where it listens, or will after its next start.
-    pub(super) fn address(&self) -> MemberAddress {
-        address(self.slot, self.moves())
-    }
-
-    fn was_ever_at(&self, at: &MemberAddress) -> bool {
-        (0..=self.moves()).any(|moves| address(self.slot, moves) == *at)
-    }
-}
 
 /// The member's addresses in the log, as `status` shows it, are those of its machine.
 pub(super) fn is_logged(machine: &Machine, status: &ReplicaStatus) -> bool {

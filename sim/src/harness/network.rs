@@ -1,6 +1,6 @@
 //! Links between hosts: cut in one direction or both, lossy or slow.
 
-use super::cluster::virtual_time;
+use super::clock::virtual_time;
 use super::plan::Plan;
 use madsim::net::NetSim;
 use madsim::task::NodeId;

@@ -3,7 +3,8 @@
 //! What holds here: a request goes to whoever leads, on the leader's own host. When the time for an
 //! answer is over, the request is dropped there too, and the caller asks again.
 
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::faults::Nemesis;
 use super::kinds::FaultKind::{ChangeMode, Drain, MoveLeader};
 use super::machine::{Condition, Drained, Machine};

@@ -5,7 +5,7 @@
 //! answered that it is so from now on, and ends when somebody first asks for less. While a request
 //! for less may still run on some machine, no such time begins.
 
-use super::cluster::virtual_time;
+use super::clock::virtual_time;
 use cairn_clients::history::Record;
 use cairn_engine::Mode;
 use parking_lot::Mutex;

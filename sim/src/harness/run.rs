@@ -9,7 +9,8 @@
 //! it.
 
 use super::after_unsafe_recovery;
-use super::cluster::{Cluster, virtual_time};
+use super::clock::virtual_time;
+use super::cluster::Cluster;
 use super::crash_image;
 use super::decay::DiskDecay;
 use super::faults::Nemesis;
@@ -26,7 +27,9 @@ use super::observe::{Seen, watch};
 use super::plan::Plan;
 use super::probe;
 use super::report::Report;
-use super::script::{Act, CONTRADICTED, CUT_SHORT, DISCARDED_ERROR, Signals, Stage, judge_loss};
+use super::script::{
+    Act, CONTRADICTED, CUT_SHORT, DISCARDED_ERROR, Scenario, Signals, Stage, judge_loss,
+};
 use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_client::{Client, Options};
@@ -89,8 +92,20 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Report {
     run_plan(options.plan(seed), options, None)
 }
 
+/// Runs one seed of a scenario on a thread of its own.
+pub fn run_scenario(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
+    let plan = scenario.plan_of(seed, options.mode);
+    let mut report = run_plan(plan, options, Some(scenario.act(seed)));
+    report.seed = seed;
+    if !scenario.may_stop && report.events.contains_key(finale::STOPPED) {
+        let detail = "it waits for an operator";
+        report.violations.push(Violation::new("the cluster recovers without an operator", detail));
+    }
+    report
+}
+
 /// Runs a plan on a thread of its own, with the plan's faults or those of a script.
-pub(super) fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
+fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     keep_panics();
     let empty = Report::empty(plan.seed, plan.mode);
     run_watched(STACK_BYTES, move || isolated(plan, options, act))

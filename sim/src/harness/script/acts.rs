@@ -3,7 +3,7 @@
 
 use super::stage::{MOMENT, Played, Stage};
 use crate::disk::{Decay, Files};
-use crate::harness::cluster::virtual_time;
+use crate::harness::clock::virtual_time;
 use crate::harness::decay::{UNREADABLE, read_all};
 use crate::harness::faults::EXIT_GRACE;
 use crate::harness::finale;

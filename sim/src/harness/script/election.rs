@@ -3,7 +3,7 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, five, in_mode, three_or_five};
 use crate::disk::Moment;
-use crate::harness::cluster::virtual_time;
+use crate::harness::clock::virtual_time;
 use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_engine::Mode;

@@ -2,7 +2,7 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, five, three_or_five};
-use crate::harness::cluster::virtual_time;
+use crate::harness::clock::virtual_time;
 use crate::harness::half_connected::Shape;
 use crate::harness::plan::Plan;
 use cairn_clients::workload::Profile;

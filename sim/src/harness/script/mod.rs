@@ -56,9 +56,6 @@ pub(super) use loss::{CONTRADICTED, DISCARDED_ERROR, judge as judge_loss};
 pub(super) use stage::{Signals, Stage};
 
 use super::plan::Plan;
-use super::report::Report;
-use super::run::{RunOptions, run_plan};
-use cairn_clients::Violation;
 use cairn_clients::workload::Profile;
 use cairn_engine::{Geometry, Mode};
 use stage::Played;
@@ -91,7 +88,7 @@ pub struct Scenario {
     /// How many seeds are run by default.
     pub seeds: u64,
     /// Whether the cluster may stop and wait for an operator.
-    may_stop: bool,
+    pub(in crate::harness) may_stop: bool,
     plan: fn(u64) -> Plan,
     script: Script,
 }
@@ -130,6 +127,20 @@ const WIDER: [(&str, u64); 2] = [
 ];
 
 impl Scenario {
+    /// The plan of a seed, in its own mode or another one.
+    pub(in crate::harness) fn plan_of(&self, seed: u64, mode: Option<Mode>) -> Plan {
+        let plan = (self.plan)(seed);
+        match mode {
+            Some(mode) => in_mode(plan, mode),
+            None => plan,
+        }
+    }
+
+    /// What happens in a run of this seed.
+    pub(in crate::harness) fn act(&self, seed: u64) -> Act {
+        Act { seed, script: self.script }
+    }
+
     /// A few of its seeds. Windows whose numbers follow one another have all of them in turn.
     pub fn window(&self, number: u64) -> Vec<u64> {
         let wider = WIDER.iter().find(|(name, _)| *name == self.name);
@@ -137,21 +148,6 @@ impl Scenario {
         let first = number.wrapping_mul(width) % self.seeds.max(1);
         (first..first + width).map(|seed| seed % self.seeds).collect()
     }
-}
-
-/// Runs one seed of a scenario on a thread of its own.
-pub fn run_scenario(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
-    let mut plan = (scenario.plan)(seed);
-    if let Some(mode) = options.mode {
-        plan = in_mode(plan, mode);
-    }
-    let mut report = run_plan(plan, options, Some(Act { seed, script: scenario.script }));
-    report.seed = seed;
-    if !scenario.may_stop && report.events.contains_key(super::finale::STOPPED) {
-        let detail = "it waits for an operator";
-        report.violations.push(Violation::new("the cluster recovers without an operator", detail));
-    }
-    report
 }
 
 /// A plan for so many members under load in mode `replicated`, without faults of its own.

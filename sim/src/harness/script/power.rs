@@ -3,7 +3,7 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, five, in_mode, one_workload, three, three_or_five};
 use crate::disk::Moment;
-use crate::harness::cluster::virtual_time;
+use crate::harness::clock::virtual_time;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;

@@ -6,7 +6,8 @@
 
 use super::STEPS;
 use crate::disk::Moment;
-use crate::harness::cluster::{Cluster, virtual_time};
+use crate::harness::clock::virtual_time;
+use crate::harness::cluster::Cluster;
 use crate::harness::machine::{Condition, Machine};
 use crate::harness::network::Links;
 use cairn_clients::history::Outcome;
