@@ -1,10 +1,11 @@
 //! A member whose directory is damaged: until when it is left as it is.
 
+use super::members::Members;
 use super::*;
 use crate::core::types;
 use crate::storage::log_store::encode_vote;
 use crate::storage::tests::{HeldDirectory, Hold};
-use cairn_engine::{Engine, KernelBootId, MemberState, Options};
+use cairn_engine::{Engine, GroupId, KernelBootId, MemberState, NewEntry, Options, Promise};
 use std::sync::Arc;
 
 const VOTED: u64 = 5;
@@ -27,17 +28,25 @@ async fn damaged_to_hold() -> (TempDir, Replica, Hold) {
         engine.close().await.unwrap();
     }
     for area in ["checkpoint.0", "checkpoint.1"] {
-        let path = folder.path().join(area);
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[8192..8200].fill(0x5a);
-        std::fs::write(&path, bytes).unwrap();
+        damage(&folder, area, 8192);
     }
+    let (replica, hold) = salvaged(&folder).await;
+    (folder, replica, hold)
+}
+
+fn damage(folder: &TempDir, file: &str, at: usize) {
+    let path = folder.path().join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at..at + 8].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
+}
+
+async fn salvaged(folder: &TempDir) -> (Replica, Hold) {
     let (directory, hold) = HeldDirectory::open(folder.path());
     let options = Options { salvage: true, ..Options::new(Mode::Device, KernelBootId(1), 2) };
     let engine = Engine::open(Arc::new(directory), None, options).await.unwrap();
     assert_eq!(engine.member_state(), MemberState::Recovering);
-    let (replica, _service) = of_two(engine).await;
-    (folder, replica, hold)
+    (of_two(engine).await.0, hold)
 }
 
 fn files(folder: &TempDir) -> Vec<Vec<u8>> {
@@ -90,4 +99,53 @@ async fn a_leader_that_returns_while_the_candidate_copies_its_directory_ends_the
     let (answer, ()) = tokio::join!(replica.unsafe_recovery(grant), meanwhile);
     assert!(answer.unwrap_err().contains("a leader is alive"));
     assert_eq!(member.standing().grant(runtime::now()), None);
+}
+
+/// The story: as above, but it is a voter that returns, and holds what was written since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_grows_while_the_candidate_copies_its_directory_ends_the_unsafe_recovery() {
+    let members = Members::started().await;
+    let leader = members.leader();
+    let last = |one: &Replica| one.engine().log_bounds(GROUP).last;
+    // Every start is recorded, so nothing is logged unasked any more.
+    let recorded = |one: &Replica| leader.knows_epoch(one.node_id(), one.engine().boot_epoch());
+    let settled = |one: &Replica| recorded(one) && last(one) == last(leader);
+    members.until("all are equal", |_| members.replicas.iter().all(settled).then_some(())).await;
+    let mut candidates = members.replicas.iter().enumerate().take(2);
+    let (number, lost) = candidates.find(|(_, one)| one.node_id() != leader.node_id()).unwrap();
+    // The last block but one of its journal is damaged, and holds nothing of the log.
+    let append_elsewhere = async |index| {
+        let (done, synced) = futures::channel::oneshot::channel();
+        let done = Box::new(move |result| drop(done.send(result)));
+        let id = LogId { term: 1, index };
+        let entry = NewEntry { id, meta: "elsewhere".into(), values: Vec::new() };
+        lost.engine().append(GroupId(1), vec![entry], Promise::Synced, done).await.unwrap();
+        synced.await.unwrap().unwrap();
+    };
+    let before = members.copy_of(number);
+    append_elsewhere(0).await;
+    let written = first_difference(&before, &members.copy_of(number));
+    append_elsewhere(1).await;
+    let folder = members.copy_of(number);
+    lost.shutdown().await.unwrap();
+    damage(&folder, "journal", written);
+    let (candidate, hold) = salvaged(&folder).await;
+    assert_eq!(last(&candidate), last(leader), "it lacks nothing yet");
+    let grant =
+        UnsafeRecovery { candidate: candidate.node_id(), epoch: candidate.engine().boot_epoch() };
+    hold.begin();
+    let meanwhile = async {
+        hold.holds_something().await;
+        super::hand_over::takes_a_write(leader).await;
+        hold.end();
+    };
+    let (answer, ()) = tokio::join!(candidate.unsafe_recovery(grant), meanwhile);
+    assert!(answer.unwrap_err().contains("its log is more up to date"));
+    assert_eq!(candidate.inner.member.standing().grant(runtime::now()), None);
+}
+
+/// Where their journals differ first.
+fn first_difference(one: &TempDir, other: &TempDir) -> usize {
+    let [one, other] = [one, other].map(|of| std::fs::read(of.path().join("journal")).unwrap());
+    one.iter().zip(&other).position(|(one, other)| one != other).unwrap()
 }

@@ -95,7 +95,7 @@ async fn while_leadership_is_handed_over_a_write_is_answered_with_the_leader_tha
     assert_eq!(led, Some(true), "{named} does not lead yet");
 }
 
-async fn takes_a_write(leader: &Replica) {
+pub(super) async fn takes_a_write(leader: &Replica) {
     let command = put();
     let written = async {
         while leader.write(command.clone()).await.is_err() {

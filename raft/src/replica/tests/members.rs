@@ -12,7 +12,7 @@ use tonic::transport::server::TcpIncoming;
 /// Three members of one cluster, in one process.
 pub(super) struct Members {
     pub(super) replicas: Vec<Replica>,
-    _folders: Vec<TempDir>,
+    folders: Vec<TempDir>,
 }
 
 impl Members {
@@ -61,7 +61,7 @@ impl Members {
             replicas.push(replica);
             folders.push(folder);
         }
-        let members = Members { replicas, _folders: folders };
+        let members = Members { replicas, folders };
         members
             .until("a leader", |one| (leads(one) && one.modes().cluster.is_some()).then_some(()))
             .await;
@@ -84,6 +84,16 @@ impl Members {
         };
         let waited = runtime::timeout(Duration::from_secs(20), wait).await;
         waited.unwrap_or_else(|| panic!("never: {what}"))
+    }
+
+    /// A copy of a member's directory, as a power cut would leave it.
+    pub(super) fn copy_of(&self, number: usize) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in std::fs::read_dir(self.folders[number].path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        folder
     }
 
     /// The leader, when there is one.
