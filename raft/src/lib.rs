@@ -9,7 +9,7 @@
 //! durability   who may vote and acknowledge: standing, recovery, ack modes, handing leadership over
 //! transport    the peer protocol: connections, append streams, snapshots in and out, the fence
 //! storage      openraft's log and state machine over the engine; repair of damaged values
-//! core         ids, commands, errors, messages, openraft's types, runtime
+//! core         ids, commands, errors, messages, openraft's types, runtime, the simulation's hooks
 //! ```
 //!
 //! openraft runs between them: it calls `storage` and `transport`, and the floors above call it.
@@ -41,11 +41,11 @@ pub use crate::core::command::{
 };
 pub use crate::core::config::ReplicaConfig;
 pub use crate::core::error::{Error, ReadError, WriteError};
+#[allow(unused_imports, reason = "the simulation alone has a hold on the hooks")]
+pub use crate::core::hooks::exports::*;
 pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
 pub use crate::core::machine::Machine;
 pub use crate::core::quorum::{is_quorum, majority};
-#[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
-pub use crate::core::runtime::exports::*;
 pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};
 pub use durability::UnsafeRecovery;
 pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};

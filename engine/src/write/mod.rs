@@ -6,6 +6,7 @@ mod checkpointing;
 mod coalesce;
 mod compact;
 mod failed_sync;
+mod group_commit;
 mod spare;
 mod sync;
 pub(crate) mod syncer;

@@ -7,14 +7,13 @@
 
 use super::checkpointing;
 use super::coalesce::coalesce;
+use super::group_commit::{Encoded, GroupCommit, is_flush_due, owes_at_end};
 use super::spare::SpareBuffers;
-use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, IoFuture, yield_once};
-use crate::journal::{self, Header, Packer, Payload, Record};
-use crate::space::NewlyDead;
-use crate::state::{Op, PendingAck, Placing, Queued, Shared, State};
-use crate::types::{GroupId, LogId, ValueRef};
+use crate::journal::{self, Header, Payload};
+use crate::state::{Op, PendingAck, Shared, State};
+use crate::types::ValueRef;
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
@@ -32,31 +31,12 @@ const ENOUGH_BYTES: u64 = 128 << 10;
 /// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
 /// be mostly padding.
 const FEW_BYTES: u64 = 16 << 10;
-/// The most bytes of values that a group commit carries in its journal blocks. One write for both
-/// is sooner complete than two, and the values wait for a large write to their places.
-const CARRIED_BYTES: u64 = 8 << 10;
 /// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
 
 /// Below this part of the ring free, a checkpoint is taken whether it will fit or not.
 const SPARE_RING_PART: u64 = 8;
-
-/// What was queued, and what else the journal must record.
-struct GroupCommit {
-    /// Bytes of values and records, as they were queued.
-    bytes: u64,
-    queue: Vec<Queued>,
-    applied: Vec<(GroupId, LogId)>,
-    newly_dead: NewlyDead,
-    capture: Option<Capture>,
-    /// A block is due even without records: to say what is synced.
-    flush: bool,
-    /// Its journal blocks carry its values.
-    carries: bool,
-    /// Values of earlier group commits that this one writes to their places.
-    deferred: Placing,
-}
 
 /// A group commit in flight.
 struct InFlightCommit {
@@ -147,10 +127,19 @@ impl Writer {
         state.failed.is_some() || (state.closing && !owes)
     }
 
-    /// Takes the first part of the queue, or all of it. A group commit shares no block with a later
-    /// one.
+    /// The next group commit, if one may begin now.
     fn next_group_commit(&mut self) -> Option<GroupCommit> {
         let mut state = self.shared.state.lock();
+        let begins_checkpoint = self.may_begin(&state)?;
+        let user_bytes = self.shared.counters.user_bytes.load(Ordering::Relaxed);
+        let group_commit = GroupCommit::take(&mut state, begins_checkpoint.then_some(user_bytes));
+        drop(state);
+        self.shared.signals.changed.notify_waiters();
+        Some(group_commit)
+    }
+
+    /// Whether a group commit may begin now: whether it begins a checkpoint, too.
+    fn may_begin(&self, state: &State) -> Option<bool> {
         let checkpoints = &state.checkpoints;
         if state.failed.is_some() || (checkpoints.hold && checkpoints.running) {
             return None;
@@ -162,52 +151,15 @@ impl Writer {
             // size.
             return None;
         }
-        let capture_now = (checkpoints.requested || since >= blocks / 3)
+        let begins_checkpoint = (checkpoints.requested || since >= blocks / 3)
             && !checkpoints.running
-            && !self.waits_for_reapply(&state);
-        state.queue.flush |= state.closing && owes_at_end(&state);
-        if state.queue.is_empty() && !state.queue.flush && !capture_now {
+            && !self.waits_for_reapply(state);
+        if state.queue.is_empty() && !is_flush_due(state) && !begins_checkpoint {
             return None;
         }
-        let waiting = state.queue.bytes();
         let beside = !self.in_flight.is_empty();
-        if beside && !worth_beginning(waiting, self.in_flight_bytes) {
-            return None;
-        }
-        let flush = std::mem::take(&mut state.queue.flush);
-        let value_bytes = state.queue.value_bytes();
-        let carries = !flush
-            && !capture_now
-            && value_bytes <= CARRIED_BYTES
-            && state.deferred.has_room(value_bytes)
-            && !state.queue.needs_data_area();
-        let queue = match capture_now || !parts_are_apart(&state) {
-            true => state.queue.take(),
-            false => state.queue.take_part(),
-        };
-        let bytes = waiting - state.queue.bytes();
-        let mut applied = Vec::new();
-        for (id, group) in &mut state.groups {
-            if let Some(through) = group.applied.filter(|_| group.applied > group.applied_recorded)
-            {
-                group.applied_recorded = Some(through);
-                applied.push((*id, through));
-            }
-        }
-        let deferred = match carries {
-            // Nothing is written to the data area: the next values may share the block.
-            true => Placing::default(),
-            false => {
-                state.space.close_block();
-                state.take_deferred()
-            }
-        };
-        let newly_dead = state.space.take_newly_dead();
-        let user_bytes = self.shared.counters.user_bytes.load(Ordering::Relaxed);
-        let capture = capture_now.then(|| capture(&mut state, user_bytes));
-        drop(state);
-        self.shared.signals.changed.notify_waiters();
-        Some(GroupCommit { bytes, queue, applied, newly_dead, capture, flush, carries, deferred })
+        let worth = !beside || worth_beginning(state.queue.bytes(), self.in_flight_bytes);
+        worth.then_some(begins_checkpoint)
     }
 
     /// Whether a checkpoint is better taken later. After an open from an older one the log is also
@@ -223,56 +175,9 @@ impl Writer {
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
-        let mut packer = Packer::default();
-        let carries = group_commit.carries;
-        let Placing { values: mut chunks, hold } = std::mem::take(&mut group_commit.deferred);
-        let mut moved_offsets = Vec::new();
-        // The sequence of each operation's last block, counted from the first block of the group
-        // commit.
-        let mut last_block = Vec::with_capacity(group_commit.queue.len());
-        for queued in &group_commit.queue {
-            match &queued.op {
-                Op::Append { group, entries } => {
-                    for pending in entries {
-                        let entry = &pending.entry;
-                        let written = pending.chunks();
-                        chunks.extend(written.map(|(at, bytes)| (at.clone(), bytes.clone())));
-                        let (group, id, body) = (*group, entry.id, pending.record_body(carries));
-                        packer.push(&Record::Entry { group, id, body });
-                    }
-                }
-                Op::Truncate { group, last } => {
-                    packer.push(&Record::Truncate { group: *group, last: *last });
-                }
-                Op::Purge { group, through } => {
-                    packer.push(&Record::Purge { group: *group, through: *through });
-                }
-                Op::Move(values) => {
-                    for value in values {
-                        chunks.extend(value.chunk());
-                        moved_offsets.push(value.moved.to.offset());
-                        packer.push(&Record::Moved(value.moved.clone()));
-                    }
-                }
-                Op::Barrier => {}
-            }
-            last_block.push(packer.payloads.len() as u64);
-        }
-        for (group, through) in &group_commit.applied {
-            packer.push(&Record::Applied { group: *group, through: *through });
-        }
-        // Whatever is written is followed by a block: syncs and checkpoints wait for the sequence of
-        // one.
-        if !chunks.is_empty()
-            || group_commit.flush
-            || !group_commit.queue.is_empty()
-            || !group_commit.newly_dead.is_empty()
-            || !group_commit.applied.is_empty()
-        {
-            packer.at_least_one();
-        }
+        let encoded = group_commit.encode();
         let (blocks, begins_checkpoint) =
-            (packer.payloads.len() as u64, group_commit.capture.is_some());
+            (encoded.payloads.len() as u64, group_commit.capture.is_some());
         if let Err(error) = self.wait_for_journal_space(blocks, begins_checkpoint).await {
             for done in group_commit.queue.into_iter().filter_map(|q| q.done) {
                 done(Err(error.clone()));
@@ -281,20 +186,22 @@ impl Writer {
         }
         let first = self.next;
         self.in_flight_bytes += group_commit.bytes;
-        let carried = if carries { std::mem::take(&mut chunks) } else { Vec::new() };
         // A capture that replaces the state drops deferred values of the old one, which counts until
         // that checkpoint is complete.
         let replaces = group_commit.capture.as_ref().is_some_and(|capture| capture.replaces);
-        if !carries && !replaces {
+        if !group_commit.carries && !replaces {
             self.placed = first - 1;
         }
-        self.submit(group_commit.bytes, &packer.payloads, chunks, moved_offsets, hold);
+        let Encoded { payloads, chunks, carried, moved_offsets, hold, last_block } = encoded;
+        self.submit(group_commit.bytes, &payloads, chunks, moved_offsets, hold);
         let sequence = self.next - 1;
         {
+            // What died is free once this block is synced, since then an open knows it, too.
             let mut state = self.shared.state.lock();
             state.space.recorded(sequence, group_commit.newly_dead);
             carried.into_iter().for_each(|(at, bytes)| state.deferred.push(at, bytes));
         }
+        // Acknowledged in this order, each when its last block and all before it are written.
         let mut progress = self.shared.progress.lock();
         for (queued, blocks) in group_commit.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
@@ -447,38 +354,6 @@ impl Writer {
         }
         self.shared.signals.changed.notify_waiters();
     }
-}
-
-/// Whether something must still be written at the end, though nothing is queued. Values that are
-/// deferred go to their places, since the last checkpoint covers the blocks that carry them. And the
-/// journal learns what is applied, for an open from the older checkpoint.
-fn owes_at_end(state: &State) -> bool {
-    !state.deferred.is_empty()
-        || state.groups.values().any(|group| group.applied > group.applied_recorded)
-}
-
-/// Whether the first part of the queue can be written before what waits behind it. The blocks that
-/// died so far are recorded with it, and what is applied: nothing behind it may have caused that.
-fn parts_are_apart(state: &State) -> bool {
-    state.queue.behind().all(|queued| match &queued.op {
-        Op::Append { group, entries } => {
-            let applied = state.groups.get(group).and_then(|group| group.applied);
-            let first = entries.first().map(|pending| pending.entry.id);
-            applied.is_none() || first.is_none_or(|first| applied < Some(first))
-        }
-        Op::Barrier => true,
-        Op::Truncate { .. } | Op::Purge { .. } | Op::Move(_) => false,
-    })
-}
-
-/// Captures everything for a checkpoint. The queue is empty at that moment.
-fn capture(state: &mut State, user_bytes: u64) -> Capture {
-    state.checkpoints.user_bytes = user_bytes;
-    state.checkpoints.requested = false;
-    state.checkpoints.running = true;
-    state.checkpoints.begun += 1;
-    let replaces = state.checkpoints.hold;
-    Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
 }
 
 /// Whether a group commit of `waiting` bytes should begin beside those in flight. Small ones wait

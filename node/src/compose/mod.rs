@@ -16,7 +16,7 @@ use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{ElectionBlockedState, Watch};
-use crate::service::{KvService, Stop};
+use crate::service::{KvService, Parts};
 use cairn_engine::{Engine, Identity, MemberState, Options};
 use cairn_raft::{
     GROUP, Machine, MemberAddress, NodeId, Replica, ReplicaConfig, await_replaceable,
@@ -47,13 +47,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running member.
 pub struct Node {
-    config: NodeConfig,
-    replica: Replica,
-    metrics: Arc<Metrics>,
-    access: AccessTable,
-    election_blocked_state: ElectionBlockedState,
+    parts: Parts,
     service: KvService,
-    budgets: Budgets,
     running: Mutex<Option<Running>>,
 }
 
@@ -89,17 +84,17 @@ impl Node {
 
     /// The member's replica.
     pub fn replica(&self) -> &Replica {
-        &self.replica
+        &self.parts.replica
     }
 
     /// The member's engine.
     pub fn engine(&self) -> &Engine {
-        self.replica.engine()
+        self.parts.replica.engine()
     }
 
     /// The configuration it was started with.
     pub fn config(&self) -> &NodeConfig {
-        &self.config
+        &self.parts.config
     }
 
     /// Its metrics in the OpenMetrics text format, as `/metrics` serves them.
@@ -107,18 +102,18 @@ impl Node {
     /// # Errors
     /// None that its own metrics cause.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        self.metrics.render()
+        self.parts.metrics.render()
     }
 
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
     pub fn election_blocked(&self) -> Option<String> {
-        self.election_blocked_state.of(&self.replica)
+        self.parts.election_blocked_state.of(&self.parts.replica)
     }
 
     /// Replaces [`NodeConfig::access`] while the node runs. Streams that are open are judged by the
     /// new entries from their next call on.
     pub fn set_access(&self, entries: &Entries) {
-        self.access.replace(entries);
+        self.parts.access.replace(entries);
     }
 
     /// Applies what else can change while the node runs: limits of requests, and the scrubber's
@@ -126,13 +121,13 @@ impl Node {
     /// stay.
     pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
         self.service.set_limits(limits);
-        self.budgets.resize(limits);
-        self.replica.set_scrub_rate(scrub.rate_bytes);
+        self.parts.budgets.resize(limits);
+        self.parts.replica.set_scrub_rate(scrub.rate_bytes);
     }
 
     /// Resolves with the reason when the member fails and stops; never while it serves.
     pub async fn stopped(&self) -> String {
-        self.replica.wait_stopped().await
+        self.parts.replica.wait_stopped().await
     }
 
     /// Stops in this order: leadership is handed over while clients are still answered, and are told
@@ -149,13 +144,13 @@ impl Node {
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
-        self.replica.leave().await;
+        self.parts.replica.leave().await;
         let _ = running.stop.send(());
-        let limit = self.config.timing.shutdown + CLOSE_LIMIT;
+        let limit = self.parts.config.timing.shutdown + CLOSE_LIMIT;
         if tokio::time::timeout(limit, running.clients).await.is_err() {
             warn!("some connections of clients could not be closed in time; they are cut off");
         }
-        let replica = self.replica.shutdown().await;
+        let replica = self.parts.replica.shutdown().await;
         for server in running.others {
             server.abort();
         }
@@ -301,33 +296,32 @@ async fn assemble(
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let budgets = Budgets::new(&config.limits);
-    let access = AccessTable::new(tls.is_some(), &config.access);
     let metrics =
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), budgets.clone()));
     let (stop, stopping) = oneshot::channel();
-    let stopping: Stop = stopping.shared();
-    let service = KvService::new(
-        &config,
-        &durability,
-        (&replica, &election_blocked_state),
-        &metrics,
-        (&access, &budgets),
-        &stopping,
-    );
-    let peers = serve_peers(peers, replica.clone(), Arc::clone(&handshaker));
+    let access = AccessTable::new(tls.is_some(), &config.access);
+    let stopping = stopping.shared();
+    let parts = Parts {
+        config,
+        durability,
+        replica,
+        election_blocked_state,
+        access,
+        budgets,
+        metrics,
+        stopping,
+    };
+    let service = KvService::new(&parts);
+    let peers = serve_peers(peers, parts.replica.clone(), Arc::clone(&handshaker));
     let mut others = vec![tokio::spawn(peers)];
-    let state = (&replica, &election_blocked_state);
-    others.extend(serve_watchers(http, state, Arc::clone(&metrics), &handshaker));
-    others.extend(watch_device(&config, &durability, replica.engine()));
-    others.extend(watch_delay(&metrics));
-    others.extend(watch_outages(&config, &replica, &election_blocked_state, &advertised.client));
-    others.extend(watch_failure_domains(&durability, &replica));
-    let clients_of = (replica.clone(), election_blocked_state.clone(), Arc::clone(&handshaker));
-    let (service_of_clients, charged) = (service.clone(), (access.clone(), budgets.clone()));
-    let clients =
-        serve_clients(clients, config.clone(), service_of_clients, clients_of, charged, stopping);
+    others.extend(serve_watchers(http, &parts, &handshaker));
+    others.extend(watch_device(&parts));
+    others.extend(watch_delay(&parts.metrics));
+    others.extend(watch_outages(&parts, &advertised.client));
+    others.extend(watch_failure_domains(&parts));
+    let clients = serve_clients(clients, parts.clone(), service.clone(), handshaker);
     let clients = client_threads.handle().spawn(clients);
-    let identity = replica.node_id();
+    let Parts { config, durability, .. } = &parts;
     match &tls {
         Some(tls) => {
             info!(name = %tls.name(), "every connection needs a certificate of this cluster")
@@ -343,11 +337,11 @@ async fn assemble(
     for reason in &durability.warnings {
         warn!(mode = %durability.mode, "the mode's promise relies on something that the machine does not show: {}", reason.sentence());
     }
-    info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %client_address,
+    info!(node = %parts.replica.node_id(), cluster = %config.cluster, mode = %durability.words(), client = %client_address,
           peer = %peer_address, "serving");
     let running =
         Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
-    Ok(Node { config, replica, metrics, access, election_blocked_state, service, budgets, running })
+    Ok(Node { parts, service, running })
 }
 
 /// Whether the directory was formatted, and belonged to no cluster since.
@@ -368,22 +362,18 @@ fn advertised(configured: &Option<String>, listen: &str, bound: SocketAddr) -> S
 
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration
 /// allows it.
-fn watch_outages(
-    config: &NodeConfig,
-    replica: &Replica,
-    election_blocked_state: &ElectionBlockedState,
-    own: &str,
-) -> Option<JoinHandle<()>> {
+fn watch_outages(parts: &Parts, own: &str) -> Option<JoinHandle<()>> {
+    let config = &parts.config;
     if !config.has_peers() {
         return None;
     }
     let initial = config.members.values().map(|member| member.client.clone());
     let seeds = [own.to_owned()].into_iter().chain(initial).collect();
     let watch = Watch::new(
-        replica.clone(),
+        parts.replica.clone(),
         (seeds, config.tls_files()),
         config.unsafe_recovery_automatic,
-        election_blocked_state.clone(),
+        parts.election_blocked_state.clone(),
     );
     Some(tokio::spawn(watch.run()))
 }

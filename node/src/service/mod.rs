@@ -89,29 +89,36 @@ impl Inner {
     }
 }
 
+/// The parts of a node that its services and watchers work with.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) config: NodeConfig,
+    pub(crate) durability: Durability,
+    pub(crate) replica: Replica,
+    pub(crate) election_blocked_state: ElectionBlockedState,
+    pub(crate) access: AccessTable,
+    pub(crate) budgets: Budgets,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) stopping: Stop,
+}
+
 impl KvService {
-    pub(crate) fn new(
-        config: &NodeConfig,
-        durability: &Durability,
-        (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
-        metrics: &Arc<Metrics>,
-        (access, budgets): (&AccessTable, &Budgets),
-        stopping: &Stop,
-    ) -> KvService {
+    pub(crate) fn new(parts: &Parts) -> KvService {
+        let parts = parts.clone();
         let inner = Inner {
-            config: config.clone(),
-            durability: durability.clone(),
-            replica: replica.clone(),
-            election_blocked_state: election_blocked_state.clone(),
-            engine: replica.engine().clone(),
-            access: access.clone(),
-            audit: Audit::new(replica.node_id()),
-            limits: RwLock::new(config.limits),
-            admission: Admission::new(&config.limits),
-            unknown: budgets.accounts(&Arc::default()),
-            metrics: Arc::clone(metrics),
+            engine: parts.replica.engine().clone(),
+            audit: Audit::new(parts.replica.node_id()),
+            limits: RwLock::new(parts.config.limits),
+            admission: Admission::new(&parts.config.limits),
+            unknown: parts.budgets.accounts(&Arc::default()),
+            config: parts.config,
+            durability: parts.durability,
+            replica: parts.replica,
+            election_blocked_state: parts.election_blocked_state,
+            access: parts.access,
+            metrics: parts.metrics,
             started: Instant::now(),
-            stopping: stopping.clone(),
+            stopping: parts.stopping,
         };
         KvService { inner: Arc::new(inner) }
     }

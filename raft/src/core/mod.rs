@@ -1,5 +1,5 @@
 //! What every floor uses: ids, commands, errors, settings, the peer protocol's messages, entries as
-//! bytes, openraft's types, and the runtime.
+//! bytes, openraft's types, the runtime, and the simulation's hooks.
 //!
 //! What holds here: nothing on this floor uses a floor above it.
 
@@ -9,6 +9,7 @@ pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod error;
+pub(crate) mod hooks;
 pub(crate) mod ids;
 pub(crate) mod machine;
 pub(crate) mod proto;

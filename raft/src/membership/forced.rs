@@ -19,7 +19,7 @@ use crate::core::types::{Membership, Payload, Vote};
 use crate::core::version;
 use crate::storage::log_store::{encode_vote, stored_vote};
 use crate::storage::state_machine::Image;
-use crate::transport::identity::{generation_text, is_uninitialized};
+use crate::transport::generation::{generation_text, is_uninitialized};
 use cairn_engine::{Engine, LogId, Mode, NewEntry, Promise};
 use openraft::vote::RaftLeaderId;
 use std::collections::{BTreeMap, BTreeSet};

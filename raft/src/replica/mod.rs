@@ -6,6 +6,7 @@ mod maintenance;
 mod pacer;
 mod peer_service;
 mod read_barrier;
+mod retention;
 mod scrub;
 mod serving;
 mod start;
@@ -19,6 +20,7 @@ pub use status::{Member, Part, ReplicaStatus, Role};
 use crate::core::codec::{self, MAX_META_BYTES};
 use crate::core::command::{Command, WriteOutcome};
 use crate::core::error::{Error, ReadError, WriteError};
+use crate::core::hooks;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::raft_metrics::with_metrics;
@@ -71,7 +73,7 @@ impl Drop for Inner {
 impl Replica {
     /// The service that answers the other members: add it to the server on the peer address.
     pub fn peer_service(&self) -> PeerServer {
-        PeerServer::new(runtime::behind_network(self.inner.service.clone()))
+        PeerServer::new(hooks::behind_network(self.inner.service.clone()))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }

@@ -12,10 +12,11 @@ use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
-use crate::core::{codec, convert, proto, runtime};
+use crate::core::{codec, convert, hooks, proto};
 use crate::durability::{AckModes, Act, LocalMember, Refusal};
 use crate::membership::Reconciler;
-use crate::transport::identity::{self, is_uninitialized};
+use crate::transport::generation::is_uninitialized;
+use crate::transport::identity;
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, StopVerdict, is_storable, messages};
 use cairn_engine::LogId;
@@ -47,7 +48,7 @@ pub struct PeerService {
 }
 
 /// The tonic service that answers the other members; add it to the server on the peer address.
-pub type PeerServer = runtime::Served<PeerService>;
+pub type PeerServer = hooks::Served<PeerService>;
 
 type Answered<T> = Result<Response<T>, Status>;
 type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;

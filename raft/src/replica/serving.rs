@@ -8,7 +8,7 @@ use crate::core::runtime;
 use crate::core::types::TypeConfig;
 use crate::durability::{Act, LocalMember, QUORUM_TIMEOUTS, leadership};
 use crate::membership::leaves_configuration;
-use crate::transport::identity::is_uninitialized;
+use crate::transport::generation::is_uninitialized;
 use crate::transport::{self, StopVerdict};
 use openraft::{RaftMetrics, ServerState};
 use std::time::Duration;

@@ -15,7 +15,7 @@ use super::terms::Sender;
 use crate::core::error::Malformed;
 use crate::core::proto::append_response::Kind;
 use crate::core::types::{AppendRequest, TypeConfig};
-use crate::core::{convert, proto, runtime};
+use crate::core::{convert, hooks, proto, runtime};
 use futures::future::{Either, ready, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
@@ -55,7 +55,7 @@ pub(super) fn outlet()
     (
         sender,
         messages
-            .map(runtime::on_its_way)
+            .map(hooks::on_its_way)
             .take_while(|message| ready(message.is_some()))
             .filter_map(ready),
     )

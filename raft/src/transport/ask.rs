@@ -7,7 +7,7 @@ use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Vote;
-use crate::core::{codec, proto, runtime};
+use crate::core::{codec, hooks, proto};
 use cairn_engine::{BootEpoch, LogId, Mode};
 use std::collections::BTreeSet;
 use tonic::Status;
@@ -146,7 +146,7 @@ pub(crate) async fn refuses(identity: &PeerIdentity, own: &Addresses, member: No
     let refused = own.of(member, None).into_iter().map(|address| async move {
         let contact = Contact { address, slot: Some(member.slot()) };
         let answer = hello(identity, Some(own), &contact).await;
-        answer.is_err_and(|error| runtime::is_refused(member.slot(), &error))
+        answer.is_err_and(|error| hooks::is_refused(member.slot(), &error))
     });
     let refused = futures::future::join_all(refused).await;
     !refused.is_empty() && refused.into_iter().all(|refused| refused)

@@ -7,6 +7,7 @@
 //! requests a second time, late.
 
 use crate::core::error::Malformed;
+use crate::core::hooks;
 use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::proto::peer_client::PeerClient;
 use crate::core::runtime;
@@ -76,7 +77,7 @@ pub(super) fn deliver_duplicate<M, F>(
     M: Send + 'static,
     F: Future + Send,
 {
-    let Some(later) = runtime::duplicate_after() else { return };
+    let Some(later) = hooks::duplicate_after() else { return };
     let (client, message) = (client.clone(), message());
     runtime::spawn(async move {
         runtime::sleep(later).await;
@@ -152,7 +153,7 @@ mod tests {
             let hello =
                 |mut client: Client| async move { client.hello(HelloRequest::default()).await };
             let error = call_at(None, None, &address, hello).await.unwrap_err();
-            (runtime::is_refused(1, &error), format!("{error:?}"))
+            (hooks::is_refused(1, &error), format!("{error:?}"))
         };
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();

@@ -19,36 +19,34 @@
 use super::formation::Formation;
 use super::machines::Machines;
 use super::terms::{Sender, Terms};
+use super::throttle::Throttle;
 use crate::core::boot::Boot;
-use crate::core::ids::{GROUP, NodeId};
+use crate::core::ids::NodeId;
 use crate::core::machine::Machine;
 use crate::core::proto::{self, Envelope};
-use crate::core::runtime;
 use crate::core::types::Vote;
 use crate::core::version::{Feature, RELEASE, VERSION};
 use crate::storage::state_machine::identities::Identities;
-use cairn_engine::{BootEpoch, Engine, FencingHistory, MemberState};
+use cairn_engine::{BootEpoch, Engine, FencingHistory};
 use cairn_tls::{CertificateName, Remote, Tls};
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::sync::RwLock;
 use tonic::{Code, Status};
 
 /// This member's identity, for messages to the others and checks of theirs.
 #[derive(Clone)]
 pub(crate) struct PeerIdentity {
-    cluster: Arc<str>,
+    pub(super) cluster: Arc<str>,
     /// The cluster's generation, and the directory that remembers it.
-    generation: Arc<AtomicU32>,
+    pub(super) generation: Arc<AtomicU32>,
     /// Written while the generation changes. Read while a cluster is formed, and while a message is
     /// carried out that makes a blank member a part of one.
     pub(crate) fence: Arc<RwLock<()>>,
-    is_blank: Arc<OnceLock<IsBlank>>,
-    engine: Option<Engine>,
-    id: NodeId,
+    pub(super) is_blank: Arc<OnceLock<IsBlank>>,
+    pub(super) engine: Option<Engine>,
+    pub(super) id: NodeId,
     epoch: BootEpoch,
     fencing_history: FencingHistory,
     pub(crate) identities: Identities,
@@ -59,12 +57,11 @@ pub(crate) struct PeerIdentity {
     terms: Terms,
     /// The certificates of this member; `None`: messages are taken for what they claim.
     tls: Option<Tls>,
-    /// When a message under another member's certificate was last logged.
-    foreign_logged: Arc<Mutex<Option<runtime::Instant>>>,
-    /// When a message of a member that speaks too little was last logged.
-    old_logged: Arc<Mutex<Option<runtime::Instant>>>,
-    /// When a request of another generation was last logged.
-    generation_logged: Arc<Mutex<Option<runtime::Instant>>>,
+    /// Log lines about messages under another member's certificate, of a member that speaks too
+    /// little, and of another generation.
+    foreign: Throttle,
+    old: Throttle,
+    pub(super) other_generation: Throttle,
 }
 
 /// Whether this member has neither voted nor logged anything, once all that it heard until now is
@@ -92,9 +89,6 @@ enveloped! {
     SafeToStopResponse
 }
 
-/// The time between two log lines about messages that are refused for one cause.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The version of the protocol between members that this release speaks.
 pub(crate) const PROTOCOL: u32 = 1;
 
@@ -106,22 +100,13 @@ impl PeerIdentity {
     pub(crate) fn of(engine: &Engine, identities: Identities) -> PeerIdentity {
         let own = engine.identity();
         PeerIdentity {
-            cluster: own.cluster.as_str().into(),
             generation: Arc::new(AtomicU32::new(engine.generation())),
-            fence: Arc::default(),
-            is_blank: Arc::default(),
             engine: Some(engine.clone()),
-            id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
             fencing_history: engine.fencing_history(),
             identities,
-            machines: Machines::default(),
-            formation: Formation::default(),
             terms: Terms::of(engine),
-            tls: None,
-            foreign_logged: Arc::default(),
-            old_logged: Arc::default(),
-            generation_logged: Arc::default(),
+            ..PeerIdentity::without_identity(&own.cluster, NodeId::new(own.slot, own.incarnation))
         }
     }
 
@@ -161,9 +146,9 @@ impl PeerIdentity {
             formation: Formation::default(),
             terms: Terms::default(),
             tls: None,
-            foreign_logged: Arc::default(),
-            old_logged: Arc::default(),
-            generation_logged: Arc::default(),
+            foreign: Throttle::default(),
+            old: Throttle::default(),
+            other_generation: Throttle::default(),
         }
     }
 
@@ -206,74 +191,6 @@ impl PeerIdentity {
         })
     }
 
-    /// The generation of the cluster to which this member belongs.
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation.load(Ordering::SeqCst)
-    }
-
-    /// Whether a message is of this cluster's name and of another generation.
-    fn is_other_generation(&self, envelope: Option<&Envelope>) -> bool {
-        envelope.is_some_and(|envelope| {
-            envelope.cluster == *self.cluster && envelope.generation != self.generation()
-        })
-    }
-
-    /// A node that was never part of a cluster becomes one of the generation that a formed member
-    /// told. The directory remembers it before anything is voted or logged.
-    pub(crate) async fn adopt_generation(&self, answer: &proto::HelloResponse) {
-        let Some(envelope) = answer.envelope().filter(|told| told.cluster == *self.cluster) else {
-            return;
-        };
-        if !self.may_adopt() || envelope.generation == 0 || answer.uninitialized {
-            return;
-        }
-        // In a task of its own: the caller may be cancelled.
-        let (identity, generation) = (self.clone(), envelope.generation);
-        let (done, is_done) = futures::channel::oneshot::channel();
-        runtime::spawn(async move {
-            identity.take_generation(generation).await;
-            done.send(()).ok();
-        });
-        is_done.await.ok();
-    }
-
-    /// Whether this node was never part of a cluster.
-    fn may_adopt(&self) -> bool {
-        let blank = self.engine.as_ref().is_none_or(|engine| {
-            is_uninitialized(engine) && engine.member_state() == MemberState::Active
-        });
-        self.generation() == 0 && blank
-    }
-
-    async fn take_generation(&self, generation: u32) {
-        let _nobody_is_heard = self.fence.write().await;
-        if !self.may_adopt() {
-            return;
-        }
-        // A sender that gives up holds the fence no more, and what it sent is carried out nevertheless.
-        if let Some(is_blank) = self.is_blank.get()
-            && !is_blank().await
-        {
-            return;
-        }
-        if let Some(engine) = &self.engine
-            && engine.set_generation(generation).await.is_err()
-        {
-            return;
-        }
-        self.generation.store(generation, Ordering::SeqCst);
-        tracing::info!(node = %self.id, generation = %generation_text(generation), "this node joins the cluster of this generation");
-    }
-
-    /// The generation stays as it is while this is held.
-    ///
-    /// # Errors
-    /// While this node takes one.
-    pub(crate) fn keep_generation(&self) -> Result<OwnedRwLockReadGuard<()>, Status> {
-        let fence = self.fence.clone().try_read_owned();
-        fence.map_err(|_| Status::unavailable("this node is becoming part of a cluster: ask again"))
-    }
-
     /// The sender of a request to this member, which came from `remote`.
     pub(crate) fn sender_of_request(
         &self,
@@ -290,46 +207,6 @@ impl PeerIdentity {
                 Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
             }
         }
-    }
-
-    /// Why this member does not hear another one.
-    fn of_other_generation(&self, envelope: &Envelope) -> String {
-        format!(
-            "member {} belongs to generation {} of the cluster, and {} to generation {}: an operator made the cluster anew \
-             of one member alone; what the other one holds is not part of it, so give that one an empty data directory",
-            NodeId::from_u64(envelope.sender),
-            generation_text(envelope.generation),
-            self.id,
-            generation_text(self.generation())
-        )
-    }
-
-    /// Logs that a member of another generation asked. Without this only the member that is refused
-    /// says why.
-    fn log_other_generation(&self, envelope: Option<&Envelope>) {
-        let Some(envelope) = envelope.filter(|_| self.is_other_generation(envelope)) else {
-            return;
-        };
-        let now = runtime::now();
-        let mut logged = self.generation_logged.lock();
-        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
-            *logged = Some(now);
-            tracing::warn!(node = %self.id, "refused: {}", self.of_other_generation(envelope));
-        }
-    }
-
-    /// Says to whoever sent a Hello of another generation which one this is. A node that was never
-    /// part of a cluster has none and takes it from the answer, so only others are logged.
-    pub(crate) fn told_other_generation(
-        &self,
-        remote: &Remote,
-        envelope: Option<&Envelope>,
-    ) -> Option<Envelope> {
-        let envelope = envelope.filter(|_| self.is_other_generation(envelope))?;
-        if envelope.generation != 0 && self.check_certificate(remote, Some(envelope)).is_ok() {
-            self.log_other_generation(Some(envelope));
-        }
-        self.to(NodeId::from_u64(envelope.sender))
     }
 
     /// The sender of a Hello, which names only the receiver's slot, or 0 for whoever listens.
@@ -350,7 +227,7 @@ impl PeerIdentity {
     }
 
     /// With certificates: checks that the connection is that of the slot that the message names.
-    fn check_certificate(
+    pub(super) fn check_certificate(
         &self,
         remote: &Remote,
         envelope: Option<&Envelope>,
@@ -366,10 +243,7 @@ impl PeerIdentity {
         let reason = format!(
             "the message is in the name of member {sender}, and the certificate of its connection is {shown}"
         );
-        let now = runtime::now();
-        let mut logged = self.foreign_logged.lock();
-        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
-            *logged = Some(now);
+        if self.foreign.is_due() {
             let address = remote.address.map(|address| address.to_string()).unwrap_or_default();
             tracing::warn!(node = %self.id, address, "refused: {reason}");
         }
@@ -420,10 +294,7 @@ impl PeerIdentity {
              there",
             boot.version
         );
-        let now = runtime::now();
-        let mut logged = self.old_logged.lock();
-        if logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
-            *logged = Some(now);
+        if self.old.is_due() {
             tracing::warn!(node = %self.id, "refused: {reason}");
         }
         Err(refused(reason))
@@ -480,23 +351,6 @@ impl PeerIdentity {
             }
         }
     }
-}
-
-/// A generation as people read it.
-pub(crate) fn generation_text(generation: u32) -> String {
-    match generation {
-        0 => "0".into(),
-        drawn => format!("{drawn:08x}"),
-    }
-}
-
-/// Whether nothing was ever voted, logged or applied here.
-pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
-    let bounds = engine.log_bounds(GROUP);
-    engine.vote(GROUP).is_none()
-        && bounds.last.is_none()
-        && bounds.purged.is_none()
-        && engine.applied(GROUP).is_none()
 }
 
 /// The sender's boot epoch.

@@ -11,6 +11,7 @@ mod client;
 mod connection;
 mod fetch;
 mod formation;
+pub(crate) mod generation;
 pub(crate) mod identity;
 mod link;
 mod machines;
@@ -20,6 +21,7 @@ mod policy;
 pub(crate) mod receiver;
 mod sender;
 pub(crate) mod terms;
+mod throttle;
 
 pub(crate) use addresses::{Addresses, is_storable};
 pub use ask::StopVerdict;

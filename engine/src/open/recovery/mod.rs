@@ -7,10 +7,11 @@
 
 mod carried;
 mod progress;
+mod recover;
 mod replay;
 mod salvage;
 mod scan;
 mod shared_extent;
 
-pub(super) use replay::{Recovered, recover};
+pub(super) use recover::{Recovered, recover};
 pub(super) use scan::{ShutdownEvidence, is_written};

@@ -1,18 +1,15 @@
 //! The same servers on the simulated network.
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
-use crate::access::AccessTable;
-use crate::admission::requests::Budgets;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::ElectionBlockedState;
-use crate::service::{KvService, Stop};
+use crate::service::{KvService, Parts};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
-use cairn_engine::{Engine, Geometry, Identity, Inspection};
+use cairn_engine::{Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
 use cairn_tls::Tls;
 use futures::{FutureExt, StreamExt};
@@ -39,12 +36,11 @@ pub(in crate::compose) fn address_of(listener: &Listener) -> Result<SocketAddr, 
 
 pub(in crate::compose) async fn serve_clients(
     listener: Listener,
-    config: NodeConfig,
+    parts: Parts,
     service: KvService,
-    _unused: (Replica, ElectionBlockedState, Arc<Handshaker>),
-    _charged: (AccessTable, Budgets),
-    stopping: Stop,
+    _handshaker: Arc<Handshaker>,
 ) {
+    let Parts { config, stopping, .. } = parts;
     let service = OverWire { service, request_bytes: request_bytes_max(&config) };
     let router = server()
         .add_service(
@@ -131,25 +127,17 @@ pub(in crate::compose) async fn serve_peers(
 
 pub(in crate::compose) fn serve_watchers(
     _listener: Option<Listener>,
-    _state: (&Replica, &ElectionBlockedState),
-    _metrics: Arc<Metrics>,
+    _parts: &Parts,
     _handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
     None
 }
 
-pub(in crate::compose) fn watch_device(
-    _config: &NodeConfig,
-    _durability: &Durability,
-    _engine: &Engine,
-) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn watch_device(_parts: &Parts) -> Option<JoinHandle<()>> {
     None
 }
 
-pub(in crate::compose) fn watch_failure_domains(
-    _durability: &Durability,
-    _replica: &Replica,
-) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn watch_failure_domains(_parts: &Parts) -> Option<JoinHandle<()>> {
     None
 }
 

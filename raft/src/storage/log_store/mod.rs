@@ -16,7 +16,7 @@ use super::modes::ModeInForce;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
-use crate::core::{codec, runtime};
+use crate::core::{codec, hooks};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend};
@@ -109,7 +109,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let (slot, last) = (self.engine.identity().slot, entries.last().map(|entry| entry.id));
         let done = Box::new(move |result: cairn_engine::Result<()>| {
             if let Some(last) = last.filter(|_| result.is_ok()) {
-                runtime::note_flushed(slot, last);
+                hooks::note_flushed(slot, last);
             }
             callback.io_completed(result.map_err(io::Error::other));
         });

@@ -10,6 +10,7 @@
 
 use super::image::Image;
 use crate::core::error::Malformed;
+use crate::core::hooks;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::core::types::{SnapshotMeta, engine_log_id, raft_log_id};
@@ -81,7 +82,7 @@ fn piece_len(items: &[Item]) -> usize {
     let too_many = items.iter().position(|item| {
         all += u64::from(item.entry.value.len);
         carried += (item.key.len() + item.value.as_ref().map_or(0, Bytes::len)) as u64;
-        carried > runtime::piece_bytes(PIECE_BYTES) || all > PIECE_HELD_BYTES
+        carried > hooks::piece_bytes(PIECE_BYTES) || all > PIECE_HELD_BYTES
     });
     too_many.unwrap_or(items.len()).clamp(1, PIECE_KEYS)
 }
@@ -133,7 +134,7 @@ impl Outgoing {
         let too_many = page.items.iter().position(|item| {
             let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
             carried += item.key.len() as u64 + length;
-            carried > runtime::range_bytes(READ_BYTES)
+            carried > hooks::range_bytes(READ_BYTES)
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;

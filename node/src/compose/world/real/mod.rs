@@ -11,16 +11,13 @@ mod threads;
 mod under_way;
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
-use crate::access::AccessTable;
 use crate::admission::memory::{Budget, Pace};
-use crate::admission::requests::Budgets;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::ElectionBlockedState;
 use crate::platform;
-use crate::service::{KvService, Stop};
+use crate::service::{KvService, Parts, Stop};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
@@ -136,15 +133,14 @@ fn introduce(mut request: Request<()>) -> Result<Request<()>, Status> {
 
 pub(in crate::compose) async fn serve_clients(
     listener: Listener,
-    config: NodeConfig,
+    parts: Parts,
     service: KvService,
-    (replica, state, handshaker): (Replica, ElectionBlockedState, Arc<Handshaker>),
-    (access, budgets): (AccessTable, Budgets),
-    stopping: Stop,
+    handshaker: Arc<Handshaker>,
 ) {
+    let Parts { config, replica, election_blocked_state, access, budgets, stopping, .. } = parts;
     let slow = tokio::spawn(budgets.reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
-    let watcher = tokio::spawn(probes::report_health(health, replica, state));
+    let watcher = tokio::spawn(probes::report_health(health, replica, election_blocked_state));
     let server = server()
         .max_concurrent_streams(Some(CLIENT_STREAMS))
         .initial_stream_window_size(CLIENT_STREAM_WINDOW_BYTES)
@@ -220,13 +216,13 @@ pub(in crate::compose) async fn serve_peers(
 
 pub(in crate::compose) fn serve_watchers(
     listener: Option<Listener>,
-    (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
-    metrics: Arc<Metrics>,
+    parts: &Parts,
     handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
     let (handshakes, slots) = handshaker.of(Port::Http, WATCHERS.of(platform::descriptors()));
     let secured = handshakes.is_some();
-    let router = probes::router(replica.clone(), election_blocked_state.clone(), metrics, secured);
+    let Parts { replica, election_blocked_state, metrics, .. } = parts.clone();
+    let router = probes::router(replica, election_blocked_state, metrics, secured);
     listener.map(|listener| {
         let served = ("HTTP", "listen.http");
         let incoming = Incoming::new(listener, served, slots, 1, probes::REQUEST_TIME);
@@ -235,15 +231,11 @@ pub(in crate::compose) fn serve_watchers(
 }
 
 /// The task that checks the device contract, in mode `device`.
-pub(in crate::compose) fn watch_device(
-    config: &NodeConfig,
-    durability: &Durability,
-    engine: &Engine,
-) -> Option<JoinHandle<()>> {
-    let directory = config.data_directory.clone();
+pub(in crate::compose) fn watch_device(parts: &Parts) -> Option<JoinHandle<()>> {
+    let directory = parts.config.data_directory.clone();
     let ask = move || crate::doctor::cache(&directory);
-    let contract = durability.contract?;
-    Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::POLL_INTERVAL, ask)))
+    let (contract, engine) = (parts.durability.contract?, parts.replica.engine().clone());
+    Some(tokio::spawn(contract::watch(engine, contract, contract::POLL_INTERVAL, ask)))
 }
 
 /// The task that measures how late the main thread is.
@@ -252,11 +244,8 @@ pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()
 }
 
 /// The task that logs which voters fail together, while this node leads and so knows all.
-pub(in crate::compose) fn watch_failure_domains(
-    durability: &Durability,
-    replica: &Replica,
-) -> Option<JoinHandle<()>> {
-    Some(tokio::spawn(domains::watch(replica.clone(), durability.window)))
+pub(in crate::compose) fn watch_failure_domains(parts: &Parts) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(domains::watch(parts.replica.clone(), parts.durability.window)))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
