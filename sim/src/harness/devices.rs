@@ -15,6 +15,7 @@ use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
 use cairn_engine::{LogId, MemberState};
 use rand::RngExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -54,105 +55,22 @@ impl Nemesis {
             Some(_) if spared % 2 == 0 => (true, spared / if file.is_some() { 8 } else { 2 }),
             _ => (false, spared),
         };
-        let up = self
-            .cluster
-            .machines
-            .get(target)
-            .is_some_and(|machine| machine.condition() == Condition::Up);
-        if !up || !self.may_fail() {
-            return;
-        }
         let cluster = self.cluster.clone();
-        // A node whose device failed recovers from the others, in every mode.
-        let bounded =
-            cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
-        let boundless = cluster.plan.may_ack_unsynced() && cluster.plan.beyond_tolerance;
-        if !bounded && !boundless {
+        let Some(machine) = cluster.machines.get(target) else { return };
+        if machine.condition() != Condition::Up || !self.may_fail() {
             return;
         }
+        // A node whose device failed recovers from the others, in every mode.
+        let boundless = cluster.plan.may_ack_unsynced() && cluster.plan.beyond_tolerance;
+        if !cluster.may_be_damaged(machine) && !boundless {
+            return;
+        }
+        let failure =
+            Failure { fault, failing, file, spared, away, opening, dropped, linger, lasts };
+        let cluster = self.cluster.clone();
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
         madsim::task::spawn(async move {
-            if let Some(machine) = cluster.machines.get(target) {
-                if opening && !end_for_a_start(&cluster, machine, linger).await {
-                    cluster.stopping.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-                let counted = machine.counted().filter(|_| opening);
-                let before = machine.disk.errors();
-                match failing {
-                    Some(failing) => machine.disk.arrange(failing, file, spared),
-                    // The node gets an error only for operations that are in flight.
-                    None => drop(
-                        tokio::time::timeout(MOMENT_LIMIT, lose_power(machine, spared + 1, away))
-                            .await,
-                    ),
-                }
-                if opening {
-                    cluster.start(machine);
-                }
-                let mut waited = if failing.is_none() { MOMENT_LIMIT } else { Duration::ZERO };
-                while machine.disk.errors() == before && waited < MOMENT_LIMIT {
-                    tokio::time::sleep(POLL).await;
-                    waited += POLL;
-                }
-                machine.disk.disarm();
-                if machine.disk.errors() > before {
-                    machine.io_failed();
-                    if machine.node().is_none() {
-                        cluster.count_event("failures during an open");
-                    }
-                    let limit =
-                        STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
-                    cluster.count(fault.name());
-                    cluster.trace.event(format!(
-                        "node {}: {} in {file:?}",
-                        machine.slot,
-                        fault.name()
-                    ));
-                    let (life, change) = (machine.life(), machine.change());
-                    let mut waited = Duration::ZERO;
-                    while machine.life() == life
-                        && machine.condition() != Condition::Down
-                        && !machine.stopped(life)
-                        && waited < limit
-                    {
-                        tokio::time::sleep(POLL).await;
-                        waited += POLL;
-                    }
-                    if machine.life() == life
-                        && !machine.stopped(life)
-                        && machine.condition() == Condition::Up
-                    {
-                        cluster.violation(Violation::new(
-                            "a node whose device fails stops",
-                            format!(
-                                "node {} continues to serve after a {}",
-                                machine.slot,
-                                fault.name()
-                            ),
-                        ));
-                    }
-                    if let Some(counted) = counted.filter(|_| machine.life() == life) {
-                        check_next_start(&cluster, machine, counted).await;
-                    }
-                    tokio::time::sleep(linger).await;
-                    if machine.life() == life
-                        && (machine.stopped(life) || machine.unchanged(change))
-                    {
-                        let death = match dropped && cluster.may_lose_acks(machine) {
-                            true => Death::PowerCut,
-                            false => Death::Killed,
-                        };
-                        cluster.end(machine, death);
-                        if away {
-                            machine.other_history();
-                        }
-                        start_later(cluster.clone(), target, lasts);
-                    } else if machine.condition() == Condition::Down {
-                        start_later(cluster.clone(), target, lasts);
-                    }
-                }
-            }
+            failure.play(&cluster, target).await;
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
@@ -214,11 +132,7 @@ impl Nemesis {
                         cluster.trace.event(format!("disk {} misreads a block", machine.slot));
                     }
                     cluster.start(machine);
-                    let mut waited = Duration::ZERO;
-                    while machine.condition() == Condition::Starting && waited < OPEN_LIMIT {
-                        tokio::time::sleep(POLL).await;
-                        waited += POLL;
-                    }
+                    poll(OPEN_LIMIT, || machine.condition() != Condition::Starting).await;
                     machine.disk.read_right();
                     if machine.condition() == Condition::Down {
                         start_later(cluster.clone(), target, EXIT_GRACE);
@@ -227,6 +141,103 @@ impl Nemesis {
             }
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+}
+
+/// How a device fails.
+struct Failure {
+    fault: FaultKind,
+    /// The operation that fails. Without, the disk alone loses power.
+    failing: Option<Failing>,
+    file: Option<FileKind>,
+    /// How many operations succeed before.
+    spared: u32,
+    /// The disk that lost power stays away.
+    away: bool,
+    /// While the node opens.
+    opening: bool,
+    /// Then the machine loses power; else its process restarts.
+    dropped: bool,
+    /// From the node's end to that, and from that to its next start.
+    linger: Duration,
+    lasts: Duration,
+}
+
+impl Failure {
+    async fn play(&self, cluster: &Arc<Cluster>, target: usize) {
+        let Some(machine) = cluster.machines.get(target) else { return };
+        if self.opening && !end_for_a_start(cluster, machine, self.linger).await {
+            return;
+        }
+        let counted = machine.counted().filter(|_| self.opening);
+        if !self.happens(cluster, machine).await {
+            return;
+        }
+        machine.io_failed();
+        if machine.node().is_none() {
+            cluster.count_event("failures during an open");
+        }
+        let (slot, name) = (machine.slot, self.fault.name());
+        cluster.count(name);
+        cluster.trace.event(format!("node {slot}: {name} in {:?}", self.file));
+        let (life, change) = (machine.life(), machine.change());
+        self.node_stops(cluster, machine, life).await;
+        if let Some(counted) = counted.filter(|_| machine.life() == life) {
+            check_next_start(cluster, machine, counted).await;
+        }
+        tokio::time::sleep(self.linger).await;
+        if machine.life() == life && (machine.stopped(life) || machine.unchanged(change)) {
+            let power_cut = self.dropped && cluster.may_lose_acks(machine);
+            cluster.end(machine, if power_cut { Death::PowerCut } else { Death::Killed });
+            if self.away {
+                machine.other_history();
+            }
+            start_later(cluster.clone(), target, self.lasts);
+        } else if machine.condition() == Condition::Down {
+            start_later(cluster.clone(), target, self.lasts);
+        }
+    }
+
+    /// Waits for the operation that fails. False if none came in time.
+    async fn happens(&self, cluster: &Arc<Cluster>, machine: &Machine) -> bool {
+        let before = machine.disk.errors();
+        let mut left = MOMENT_LIMIT;
+        match self.failing {
+            Some(failing) => machine.disk.arrange(failing, self.file, self.spared),
+            // The node gets an error only for operations that are in flight.
+            None => {
+                let lost = lose_power(machine, self.spared + 1, self.away);
+                tokio::time::timeout(MOMENT_LIMIT, lost).await.ok();
+                left = Duration::ZERO;
+            }
+        }
+        if self.opening {
+            cluster.start(machine);
+        }
+        poll(left, || machine.disk.errors() > before).await;
+        machine.disk.disarm();
+        machine.disk.errors() > before
+    }
+
+    /// Waits until the node of this life has stopped: it must.
+    async fn node_stops(&self, cluster: &Cluster, machine: &Machine, life: u32) {
+        let hangs = if self.fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
+        let other_life = || machine.life() != life || machine.stopped(life);
+        poll(STOP_LIMIT + hangs, || other_life() || machine.condition() == Condition::Down).await;
+        if !other_life() && machine.condition() == Condition::Up {
+            let (slot, name) = (machine.slot, self.fault.name());
+            let detail = format!("node {slot} continues to serve after a {name}");
+            cluster.violation(Violation::new("a node whose device fails stops", detail));
+        }
+    }
+}
+
+/// Waits until this is so, at most for this time.
+async fn poll(limit: Duration, so: impl Fn() -> bool) {
+    let mut waited = Duration::ZERO;
+    while !so() && waited < limit {
+        tokio::time::sleep(POLL).await;
+        waited += POLL;
     }
 }
 

@@ -22,12 +22,12 @@ pub(crate) use chosen::{
 /// What the simulation uses.
 pub(crate) mod exports {
     #[cfg(madsim)]
-    pub use crate::core::runtime::simulated::set_clock_rate;
-    #[cfg(madsim)]
     pub use super::simulated::{
         cut_snapshots, flushed, forget_earlier_run, messages_repeated, refuse_connections,
         repeat_messages,
     };
     #[cfg(madsim)]
     pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
+    #[cfg(madsim)]
+    pub use crate::core::runtime::simulated::set_clock_rate;
 }

@@ -17,85 +17,70 @@ use rand::RngExt;
 const MANY: usize = 6;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "flipped-bits-on-a-minority",
-        parts: &[
-            "bits flipped in the log",
-            "bits flipped in a snapshot",
-            "the leader's too",
-            "ended while it opened",
-            "all active again",
-        ],
-        seeds: 12,
-        may_stop: false,
-        plan: |seed| Plan {
+    scenario!(
+        "flipped-bits-on-a-minority",
+        |seed| Plan {
             log_retain_entries: 20,
             ..members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
         },
-        script: |stage| Box::pin(minority(stage)),
-    },
-    Scenario {
-        name: "journal-erased",
-        parts: &["erased", "ended while it opened", "not taken for a torn tail"],
-        seeds: 16,
-        may_stop: false,
-        plan: |seed| {
+        minority
+    )
+    .seeds(12)
+    .reaches(&[
+        "bits flipped in the log",
+        "bits flipped in a snapshot",
+        "the leader's too",
+        "ended while it opened",
+        "all active again",
+    ]),
+    scenario!(
+        "journal-erased",
+        |seed| {
             if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) }
         },
-        script: |stage| Box::pin(journal_erased(stage)),
-    },
-    Scenario {
-        name: "newest-block-gone",
-        parts: &["unreadable", "lost while idle", "not taken for a torn tail"],
-        seeds: 6,
-        may_stop: false,
-        plan: |seed| {
+        journal_erased
+    )
+    .seeds(16)
+    .reaches(&["erased", "ended while it opened", "not taken for a torn tail"]),
+    scenario!(
+        "newest-block-gone",
+        |seed| {
             if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) }
         },
-        script: |stage| Box::pin(newest_block_gone(stage)),
-    },
-    Scenario {
-        name: "damage-overwritten-and-cut",
-        parts: &["damaged", "ended while it overwrote the damage", "not taken for a torn tail"],
-        seeds: 12,
-        may_stop: false,
-        plan: |seed| match seed % 3 {
+        newest_block_gone
+    )
+    .seeds(6)
+    .reaches(&["unreadable", "lost while idle", "not taken for a torn tail"]),
+    scenario!(
+        "damage-overwritten-and-cut",
+        |seed| match seed % 3 {
             0 => three(seed),
             1 => in_mode(three(seed), Mode::Sync),
             _ => in_mode(three(seed), Mode::Device),
         },
-        script: |stage| Box::pin(overwritten(stage)),
-    },
-    Scenario {
-        name: "damaged-majority-without-a-leader",
-        parts: &[
-            "a majority cannot read its journal",
-            "nothing overwritten",
-            "all active without an operator",
-        ],
-        seeds: 4,
-        may_stop: false,
-        plan: |seed| {
+        overwritten
+    )
+    .seeds(12)
+    .reaches(&["damaged", "ended while it overwrote the damage", "not taken for a torn tail"]),
+    scenario!(
+        "damaged-majority-without-a-leader",
+        |seed| {
             if seed.is_multiple_of(2) { in_mode(three(seed), Mode::Sync) } else { three(seed) }
         },
-        script: |stage| Box::pin(majority_without_a_leader(stage)),
-    },
-    Scenario {
-        name: "disjoint-damage-on-all",
-        parts: &["each value damaged somewhere", "all read right", "nothing left to repair"],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(disjoint(stage)),
-    },
-    Scenario {
-        name: "repair-from-a-stale-peer",
-        parts: &["only a stale peer to ask", "repaired by the other"],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(stale_peer(stage)),
-    },
+        majority_without_a_leader
+    )
+    .reaches(&[
+        "a majority cannot read its journal",
+        "nothing overwritten",
+        "all active without an operator",
+    ]),
+    scenario!("disjoint-damage-on-all", three, disjoint).reaches(&[
+        "each value damaged somewhere",
+        "all read right",
+        "nothing left to repair",
+    ]),
+    scenario!("repair-from-a-stale-peer", three, stale_peer)
+        .reaches(&["only a stale peer to ask", "repaired by the other"]),
 ];
 
 /// Bits flip in the log, the checkpoints and the values of one member, and its process is

@@ -19,55 +19,44 @@ const PARTED: Duration = Duration::from_millis(300);
 const UNCOMMITTED_EPOCH: &str = "the record of its boot epoch is in its log, not committed";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "nats-total-cut-inside-the-window",
-        parts: &[UNSYNCED_LOST, STOPPED, UNSAFE_RECOVERY, DISCARDED],
-        seeds: 6,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(total_cut(stage)),
-    },
-    Scenario {
-        name: "synced-write-then-total-cut",
-        parts: &["a synced write was answered", UNSYNCED_LOST],
-        seeds: 12,
-        may_stop: true,
-        plan: busy,
-        script: |stage| Box::pin(synced_then_cut(stage)),
-    },
-    Scenario {
-        name: "discarded-while-a-member-was-missing",
-        parts: &[
+    scenario!("nats-total-cut-inside-the-window", three_or_five, total_cut)
+        .seeds(6)
+        .may_stop()
+        .reaches(&[UNSYNCED_LOST, STOPPED, UNSAFE_RECOVERY, DISCARDED]),
+    scenario!("synced-write-then-total-cut", busy, synced_then_cut)
+        .seeds(12)
+        .may_stop()
+        .reaches(&["a synced write was answered", UNSYNCED_LOST]),
+    scenario!("discarded-while-a-member-was-missing", three_or_five, missing_member)
+        .seeds(16)
+        .may_stop()
+        .reaches(&[
             UNSYNCED_LOST,
             UNSAFE_RECOVERY,
             "a missing member holds what was discarded",
             CONTRADICTED,
             REPLACED,
-        ],
-        seeds: 16,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(missing_member(stage)),
-    },
-    Scenario {
-        name: "longest-log-out-of-the-operators-sight",
-        parts: &[UNSYNCED_LOST, "another log is more up to date", "the most up-to-date one leads"],
-        seeds: 12,
-        may_stop: true,
-        plan: three,
-        script: |stage| Box::pin(longest_out_of_sight(stage)),
-    },
-    Scenario {
-        name: "unsafe-recovery-of-one-with-its-epoch-in-the-log",
-        parts: &[UNSYNCED_LOST, UNCOMMITTED_EPOCH, "active, and the unsafe recovery is reported"],
-        seeds: 16,
-        may_stop: true,
-        plan: |seed| Plan {
-            latency: Duration::from_millis(2)..Duration::from_millis(4),
-            ..three(seed)
-        },
-        script: |stage| Box::pin(epoch_in_the_log(stage)),
-    },
+        ]),
+    scenario!("longest-log-out-of-the-operators-sight", three, longest_out_of_sight)
+        .seeds(12)
+        .may_stop()
+        .reaches(&[
+            UNSYNCED_LOST,
+            "another log is more up to date",
+            "the most up-to-date one leads",
+        ]),
+    scenario!(
+        "unsafe-recovery-of-one-with-its-epoch-in-the-log",
+        |seed| Plan { latency: Duration::from_millis(2)..Duration::from_millis(4), ..three(seed) },
+        epoch_in_the_log
+    )
+    .seeds(16)
+    .may_stop()
+    .reaches(&[
+        UNSYNCED_LOST,
+        UNCOMMITTED_EPOCH,
+        "active, and the unsafe recovery is reported",
+    ]),
 ];
 
 /// All machines lose power at once, under load, with acknowledged writes unsynced. The cluster

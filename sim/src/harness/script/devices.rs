@@ -13,36 +13,25 @@ const RECOVERED: &str = "the member is active again";
 const STOPPED: &str = "the node stopped on its own";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "disk-loses-power-alone",
-        parts: &[
-            UNSYNCED_LOST,
-            STOPPED,
-            "it comes back under another history",
-            "it is back at once",
-            RECOVERED,
-        ],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(disk_loses_power(stage)),
-    },
-    Scenario {
-        name: "io-that-never-returns",
-        parts: &["a leader's disk", "a follower's disk", "another leads", STOPPED, RECOVERED],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(never_returns(stage)),
-    },
-    Scenario {
-        name: "sync-fails-during-an-open",
-        parts: &["the open fails", UNSYNCED_LOST, RECOVERED],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(fails_during_an_open(stage)),
-    },
+    scenario!("disk-loses-power-alone", three, disk_loses_power).seeds(6).reaches(&[
+        UNSYNCED_LOST,
+        STOPPED,
+        "it comes back under another history",
+        "it is back at once",
+        RECOVERED,
+    ]),
+    scenario!("io-that-never-returns", three, never_returns).seeds(6).reaches(&[
+        "a leader's disk",
+        "a follower's disk",
+        "another leads",
+        STOPPED,
+        RECOVERED,
+    ]),
+    scenario!("sync-fails-during-an-open", three, fails_during_an_open).seeds(6).reaches(&[
+        "the open fails",
+        UNSYNCED_LOST,
+        RECOVERED,
+    ]),
 ];
 
 /// How often the script waits for a write in flight.

@@ -10,64 +10,38 @@ pub(super) const REPLACEMENT: &str = "new identity votes";
 const RECOVERED: &str = "recovered member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "disk-lost-while-another-lags",
-        parts: &["one lags, one disk lost", REPLACEMENT],
-        seeds: 3,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(lost_while_another_lags(stage)),
-    },
-    Scenario {
-        name: "new-leader-in-the-middle-of-the-replacing-change",
-        parts: &["the leader ends in the joint configuration", REPLACEMENT],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_dies_in_the_change(stage)),
-    },
-    Scenario {
-        name: "learner-cut-while-it-catches-up",
-        parts: &["a learner is cut", REPLACEMENT],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(joiner_cut(stage)),
-    },
-    Scenario {
-        name: "lost-disk-turns-up-again",
-        parts: &[REPLACEMENT, "the removed identity knows it", "the new identity is back"],
-        seeds: 3,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(lost_disk_back(stage)),
-    },
-    Scenario {
-        name: "older-copy-of-the-running-epoch",
-        parts: &[
+    scenario!("disk-lost-while-another-lags", three, lost_while_another_lags)
+        .seeds(3)
+        .reaches(&["one lags, one disk lost", REPLACEMENT]),
+    scenario!(
+        "new-leader-in-the-middle-of-the-replacing-change",
+        three_or_five,
+        leader_dies_in_the_change
+    )
+    .reaches(&["the leader ends in the joint configuration", REPLACEMENT]),
+    scenario!("learner-cut-while-it-catches-up", three_or_five, joiner_cut)
+        .reaches(&["a learner is cut", REPLACEMENT]),
+    scenario!("lost-disk-turns-up-again", three, lost_disk_back).seeds(3).reaches(&[
+        REPLACEMENT,
+        "the removed identity knows it",
+        "the new identity is back",
+    ]),
+    scenario!("older-copy-of-the-running-epoch", three_or_five, copy_of_this_epoch)
+        .seeds(6)
+        .reaches(&[
             "an older copy replaces its disk",
             "the leader tells it what it lacks",
             "told, and restarted",
             RECOVERED,
-        ],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(copy_of_this_epoch(stage)),
-    },
-    Scenario {
-        name: "recovery-while-membership-changes",
-        parts: &[
+        ]),
+    scenario!("recovery-while-membership-changes", five, recovery_and_replacement)
+        .seeds(20)
+        .reaches(&[
             "one recovers while another is replaced",
             "one is cut in the joint configuration",
             RECOVERED,
             REPLACEMENT,
-        ],
-        seeds: 20,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(recovery_and_replacement(stage)),
-    },
+        ]),
 ];
 
 pub(super) fn votes(stage: &Stage, member: usize) -> bool {

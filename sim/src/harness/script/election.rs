@@ -27,64 +27,37 @@ const WRITES: usize = 30;
 const OLD_ON_MAJORITY: &str = "an entry of an old term on a majority";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "leader-killed",
-        parts: &["writes continue"],
-        seeds: 12,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_killed(stage)),
-    },
-    Scenario {
-        name: "leader-killed-with-a-long-lease",
-        parts: &["writes continue"],
-        seeds: 4,
-        may_stop: false,
-        plan: |seed| Plan { election: Some((LEASE / 20, LEASE)), ..three_or_five(seed) },
-        script: |stage| Box::pin(leader_killed_with_a_long_lease(stage)),
-    },
-    Scenario {
-        name: "leader-stopped",
-        parts: &["another one leads", "writes continue"],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_stopped(stage)),
-    },
-    Scenario {
-        name: "vote-lost",
-        parts: &["a voter is cut", "two candidates of one vote"],
-        seeds: 6,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(vote_lost(stage)),
-    },
-    Scenario {
-        name: "figure-8-then-total-outage",
-        parts: &[
-            "an entry on two of five",
-            "a later one on one of five",
-            OLD_ON_MAJORITY,
-            "all cut",
-        ],
-        seeds: 4,
-        may_stop: true,
-        plan: five,
-        script: |stage| Box::pin(figure_8(stage)),
-    },
-    Scenario {
-        name: "figure-8-then-total-outage-in-mode-sync",
-        parts: &[
-            "an entry on two of five",
-            "a later one on one of five",
-            OLD_ON_MAJORITY,
-            "all cut",
-        ],
-        seeds: 4,
-        may_stop: false,
-        plan: |seed| in_mode(five(seed), Mode::Sync),
-        script: |stage| Box::pin(figure_8(stage)),
-    },
+    scenario!("leader-killed", three_or_five, leader_killed)
+        .seeds(12)
+        .reaches(&["writes continue"]),
+    scenario!(
+        "leader-killed-with-a-long-lease",
+        |seed| Plan { election: Some((LEASE / 20, LEASE)), ..three_or_five(seed) },
+        leader_killed_with_a_long_lease
+    )
+    .reaches(&["writes continue"]),
+    scenario!("leader-stopped", three_or_five, leader_stopped)
+        .reaches(&["another one leads", "writes continue"]),
+    scenario!("vote-lost", five, vote_lost)
+        .seeds(6)
+        .reaches(&["a voter is cut", "two candidates of one vote"]),
+    scenario!("figure-8-then-total-outage", five, figure_8).may_stop().reaches(&[
+        "an entry on two of five",
+        "a later one on one of five",
+        OLD_ON_MAJORITY,
+        "all cut",
+    ]),
+    scenario!(
+        "figure-8-then-total-outage-in-mode-sync",
+        |seed| in_mode(five(seed), Mode::Sync),
+        figure_8
+    )
+    .reaches(&[
+        "an entry on two of five",
+        "a later one on one of five",
+        OLD_ON_MAJORITY,
+        "all cut",
+    ]),
 ];
 
 /// The leader's process is killed under load. The others elect a new leader and continue.

@@ -22,78 +22,37 @@ const DEPOSED: &str = "the leader without a majority does not lead";
 const KEPT: &str = "the leader stays";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "leader-keeps-one-neighbour",
-        parts: &[SERVES, DEPOSED],
-        seeds: 2,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(serves(stage, Shape::OneNeighbour)),
-    },
-    Scenario {
-        name: "leader-keeps-the-neighbour-of-all",
-        parts: &[SERVES, DEPOSED],
-        seeds: 4,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(serves(stage, Shape::Hub)),
-    },
-    Scenario {
-        name: "two-halves-and-a-bridge",
-        parts: &[SERVES, KEPT],
-        seeds: 2,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(serves(stage, Shape::Bridge)),
-    },
-    Scenario {
-        name: "leader-at-the-end-of-a-chain",
-        parts: &[SERVES, DEPOSED, KEPT],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(serves(stage, Shape::Chain)),
-    },
-    Scenario {
-        name: "members-in-a-ring",
-        parts: &[SERVES, KEPT],
-        seeds: 2,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(serves(stage, Shape::Ring)),
-    },
-    Scenario {
-        name: "leader-hears-nobody",
-        parts: &[SERVES, DEPOSED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(serves(stage, Shape::LeaderHearsNobody)),
-    },
-    Scenario {
-        name: "nobody-hears-the-leader",
-        parts: &[SERVES, DEPOSED],
-        seeds: 2,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(serves(stage, Shape::NobodyHearsLeader)),
-    },
-    Scenario {
-        name: "majority-cut-and-away-for-long",
-        parts: &[UNSYNCED_LOST, "a suspended leader", "it leads on", "all active again"],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(heals_the_others(stage)),
-    },
-    Scenario {
-        name: "majority-on-slow-disks",
-        parts: &[SERVES, KEPT],
-        seeds: 4,
-        may_stop: false,
-        plan: patient,
-        script: |stage| Box::pin(slow_majority(stage)),
-    },
+    scenario!("leader-keeps-one-neighbour", five, |stage| serves(stage, Shape::OneNeighbour))
+        .seeds(2)
+        .reaches(&[SERVES, DEPOSED]),
+    scenario!("leader-keeps-the-neighbour-of-all", five, |stage| serves(stage, Shape::Hub))
+        .reaches(&[SERVES, DEPOSED]),
+    scenario!("two-halves-and-a-bridge", five, |stage| serves(stage, Shape::Bridge))
+        .seeds(2)
+        .reaches(&[SERVES, KEPT]),
+    scenario!("leader-at-the-end-of-a-chain", three_or_five, |stage| serves(stage, Shape::Chain))
+        .reaches(&[SERVES, DEPOSED, KEPT]),
+    scenario!("members-in-a-ring", five, |stage| serves(stage, Shape::Ring))
+        .seeds(2)
+        .reaches(&[SERVES, KEPT]),
+    scenario!("leader-hears-nobody", three_or_five, |stage| serves(
+        stage,
+        Shape::LeaderHearsNobody
+    ))
+    .reaches(&[SERVES, DEPOSED]),
+    scenario!("nobody-hears-the-leader", three_or_five, |stage| serves(
+        stage,
+        Shape::NobodyHearsLeader
+    ))
+    .seeds(2)
+    .reaches(&[SERVES, DEPOSED]),
+    scenario!("majority-cut-and-away-for-long", three_or_five, heals_the_others).reaches(&[
+        UNSYNCED_LOST,
+        "a suspended leader",
+        "it leads on",
+        "all active again",
+    ]),
+    scenario!("majority-on-slow-disks", patient, slow_majority).reaches(&[SERVES, KEPT]),
 ];
 
 /// How much longer an operation of a slow disk takes: less than the shortest election timeout.

@@ -19,58 +19,30 @@ const LAGS_CHECKED_MS: (u64, u64) = (8_500, 9_000);
 const SLOWER: Duration = Duration::from_millis(600);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "identity-unreadable",
-        parts: &["no leader, nothing written", "begins empty", REPLACEMENT, "counts"],
-        seeds: 8,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(unreadable(stage)),
-    },
-    Scenario {
-        name: "identity-unreadable-and-ended-on-the-way",
-        parts: &["ended while it is replaced", REPLACEMENT],
-        seeds: 16,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(ended_on_the_way(stage)),
-    },
-    Scenario {
-        name: "identity-unreadable-while-another-lags",
-        parts: &[
-            "the leader is in contact with one that lags",
-            "nothing overwritten before it caught up",
-            REPLACEMENT,
-        ],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(another_lags(stage)),
-    },
-    Scenario {
-        name: "identity-unreadable-beside-slow-disks",
-        parts: &["every disk is slow", "begins empty while one is cut off", REPLACEMENT],
-        seeds: 4,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(beside_slow_disks(stage)),
-    },
-    Scenario {
-        name: "superblock-torn-beside-a-damaged-copy",
-        parts: &["two copies are left", "no two copies are left", "active again"],
-        seeds: 100,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(torn_beside_damage(stage)),
-    },
-    Scenario {
-        name: "two-identities-unreadable",
-        parts: &["two of three wait", "restored by an operator"],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(two_of_three(stage)),
-    },
+    scenario!("identity-unreadable", three_or_five, unreadable).seeds(8).reaches(&[
+        "no leader, nothing written",
+        "begins empty",
+        REPLACEMENT,
+        "counts",
+    ]),
+    scenario!("identity-unreadable-and-ended-on-the-way", three, ended_on_the_way)
+        .seeds(16)
+        .reaches(&["ended while it is replaced", REPLACEMENT]),
+    scenario!("identity-unreadable-while-another-lags", three, another_lags).reaches(&[
+        "the leader is in contact with one that lags",
+        "nothing overwritten before it caught up",
+        REPLACEMENT,
+    ]),
+    scenario!("identity-unreadable-beside-slow-disks", five, beside_slow_disks).reaches(&[
+        "every disk is slow",
+        "begins empty while one is cut off",
+        REPLACEMENT,
+    ]),
+    scenario!("superblock-torn-beside-a-damaged-copy", three, torn_beside_damage)
+        .seeds(100)
+        .reaches(&["two copies are left", "no two copies are left", "active again"]),
+    scenario!("two-identities-unreadable", three, two_of_three)
+        .reaches(&["two of three wait", "restored by an operator"]),
 ];
 
 /// Longer than a leader waits for contact before it replaces an identity.

@@ -19,9 +19,8 @@ const REMOVED: &str = "removed";
 const HANGS: Duration = Duration::from_secs(10);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "power-cut-in-the-middle-of-a-removal",
-        parts: &[
+    scenario!("power-cut-in-the-middle-of-a-removal", three, cut_in_a_removal).seeds(32).reaches(
+        &[
             "the leader is cut",
             "the one that leaves is cut",
             "one that stays is cut",
@@ -30,87 +29,44 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             REMOVED,
             AGAIN,
         ],
-        seeds: 32,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(cut_in_a_removal(stage)),
-    },
-    Scenario {
-        name: "removal-before-one-that-stays-has-synced",
-        parts: &["the flag of one that stays is set", "it loses power", REMOVED, AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(removed_before_synced(stage)),
-    },
-    Scenario {
-        name: "leader-removed",
-        parts: &["another member leads", KNOWS, AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_removed(stage)),
-    },
-    Scenario {
-        name: "dead-member-removed",
-        parts: &[REMOVED, KNOWS, AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(dead_removed(stage)),
-    },
-    Scenario {
-        name: "removal-while-others-recover",
-        parts: &["refused while others recover", "removed when they are active", AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(others_recover(stage)),
-    },
-    Scenario {
-        name: "removed-disk-turns-up-again",
-        parts: &["back while nobody has its slot", "back beside its successor", KNOWS, AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(disk_back(stage)),
-    },
-    Scenario {
-        name: "added-learner-loses-power",
-        parts: &["a learner is cut", AGAIN],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(learner_cut(stage)),
-    },
-    Scenario {
-        name: "leadership-moves-and-stays-away",
-        parts: &["it moves to the named member", "a drained leader gives it away", "it stays away"],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leadership_moves(stage)),
-    },
-    Scenario {
-        name: "slow-member-is-not-named",
-        parts: &["it is refused", "the leader goes on"],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(slow_member_named(stage)),
-    },
-    Scenario {
-        name: "drained-with-the-newest-entries",
-        parts: &[
+    ),
+    scenario!("removal-before-one-that-stays-has-synced", three, removed_before_synced)
+        .seeds(6)
+        .reaches(&["the flag of one that stays is set", "it loses power", REMOVED, AGAIN]),
+    scenario!("leader-removed", three_or_five, leader_removed).seeds(6).reaches(&[
+        "another member leads",
+        KNOWS,
+        AGAIN,
+    ]),
+    scenario!("dead-member-removed", three, dead_removed)
+        .seeds(6)
+        .reaches(&[REMOVED, KNOWS, AGAIN]),
+    scenario!("removal-while-others-recover", five, others_recover).seeds(6).reaches(&[
+        "refused while others recover",
+        "removed when they are active",
+        AGAIN,
+    ]),
+    scenario!("removed-disk-turns-up-again", three, disk_back).seeds(6).reaches(&[
+        "back while nobody has its slot",
+        "back beside its successor",
+        KNOWS,
+        AGAIN,
+    ]),
+    scenario!("added-learner-loses-power", three, learner_cut)
+        .seeds(6)
+        .reaches(&["a learner is cut", AGAIN]),
+    scenario!("leadership-moves-and-stays-away", three_or_five, leadership_moves).seeds(6).reaches(
+        &["it moves to the named member", "a drained leader gives it away", "it stays away"],
+    ),
+    scenario!("slow-member-is-not-named", three, slow_member_named)
+        .reaches(&["it is refused", "the leader goes on"]),
+    scenario!("drained-with-the-newest-entries", three, drained_with_the_newest_entries).reaches(
+        &[
             "nobody leads at first",
             "it leads, since nobody else is elected",
             "it gives leadership away",
         ],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(drained_with_the_newest_entries(stage)),
-    },
+    ),
 ];
 
 /// One machine, or all, lose power at some moment of a removal.

@@ -31,6 +31,16 @@
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
 //! it showed nothing.
 
+/// A scenario by its name, its plan, and what happens in it.
+macro_rules! scenario {
+    ($name:literal, $plan:expr, |$stage:ident| $script:expr) => {
+        Scenario::new($name, $plan, |$stage| Box::pin($script))
+    };
+    ($name:literal, $plan:expr, $script:path) => {
+        Scenario::new($name, $plan, |stage| Box::pin($script(stage)))
+    };
+}
+
 mod acts;
 mod automatic;
 mod changes;
@@ -117,6 +127,8 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     .flatten()
 }
 
+/// How many seeds a scenario has that says nothing else.
+const SEEDS: u64 = 4;
 /// How many of a scenario's seeds a window has.
 const WINDOW: u64 = 4;
 /// Scenarios whose planted bugs needed more seeds than that to the first catch, and how many their
@@ -127,6 +139,25 @@ const WIDER: [(&str, u64); 2] = [
 ];
 
 impl Scenario {
+    /// With a few seeds, after each of which the cluster serves.
+    const fn new(name: &'static str, plan: fn(u64) -> Plan, script: Script) -> Scenario {
+        Scenario { name, parts: &[], seeds: SEEDS, may_stop: false, plan, script }
+    }
+
+    /// At least one seed reaches each of these parts.
+    const fn reaches(self, parts: &'static [&'static str]) -> Scenario {
+        Scenario { parts, ..self }
+    }
+
+    const fn seeds(self, seeds: u64) -> Scenario {
+        Scenario { seeds, ..self }
+    }
+
+    /// The cluster may wait for an operator at the end.
+    const fn may_stop(self) -> Scenario {
+        Scenario { may_stop: true, ..self }
+    }
+
     /// The plan of a seed, in its own mode or another one.
     pub(in crate::harness) fn plan_of(&self, seed: u64, mode: Option<Mode>) -> Plan {
         let plan = (self.plan)(seed);

@@ -16,70 +16,37 @@ const SET_SYNC: &str = "mode set sync";
 const TOO_FEW: &str = "needs 3 voters";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "shrink-to-one-and-grow",
-        parts: &[
-            "two members serve",
-            "nobody joins unasked",
-            "one member serves",
-            "the last member lost power",
-            AGAIN,
-            "acknowledged before synced again",
-        ],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(to_one_and_back(stage)),
-    },
-    Scenario {
-        name: "total-cut-when-mode-sync-was-answered",
-        parts: &[
+    scenario!("shrink-to-one-and-grow", three, to_one_and_back).seeds(6).reaches(&[
+        "two members serve",
+        "nobody joins unasked",
+        "one member serves",
+        "the last member lost power",
+        AGAIN,
+        "acknowledged before synced again",
+    ]),
+    scenario!("total-cut-when-mode-sync-was-answered", three_or_five, cut_after_the_answer)
+        .seeds(12)
+        .may_stop()
+        .reaches(&[
             "cut as soon as it was answered",
             "cut after a write that followed",
             "cut when everything was synced",
             UNSYNCED_LOST,
-        ],
-        seeds: 12,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(cut_after_the_answer(stage)),
-    },
-    Scenario {
-        name: "too-few-for-mode-replicated",
-        parts: &[
-            "a removal is refused",
-            "mode replicated is refused",
-            "mode replicated is in force again",
-        ],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(too_few(stage)),
-    },
-    Scenario {
-        name: "leader-change-between-mode-and-removal",
-        parts: &["another leader removes it", "all are cut", "nobody recovers", AGAIN],
-        seeds: 8,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(leader_change_between(stage)),
-    },
-    Scenario {
-        name: "mode-back-while-a-member-was-away",
-        parts: &["it never saw the change", "all members agree on the mode"],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(back_while_away(stage)),
-    },
-    Scenario {
-        name: "stale-member-completes-a-majority-in-mode-sync",
-        parts: &["it was needed for a majority", "all are cut"],
-        seeds: 12,
-        may_stop: true,
-        plan: three,
-        script: |stage| Box::pin(stale_in_the_majority(stage)),
-    },
+        ]),
+    scenario!("too-few-for-mode-replicated", three_or_five, too_few).reaches(&[
+        "a removal is refused",
+        "mode replicated is refused",
+        "mode replicated is in force again",
+    ]),
+    scenario!("leader-change-between-mode-and-removal", three, leader_change_between)
+        .seeds(8)
+        .reaches(&["another leader removes it", "all are cut", "nobody recovers", AGAIN]),
+    scenario!("mode-back-while-a-member-was-away", three_or_five, back_while_away)
+        .reaches(&["it never saw the change", "all members agree on the mode"]),
+    scenario!("stale-member-completes-a-majority-in-mode-sync", three, stale_in_the_majority)
+        .seeds(12)
+        .may_stop()
+        .reaches(&["it was needed for a majority", "all are cut"]),
 ];
 
 /// From three members to one, in any order, and back. An empty node in a slot that nobody has

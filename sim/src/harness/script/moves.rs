@@ -13,46 +13,26 @@ use std::time::Duration;
 const LOGGED: &str = "every address is in the log";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "member-moves-while-it-leads",
-        parts: &["a leader moves", "it moves again at once", LOGGED],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_moves(stage)),
-    },
-    Scenario {
-        name: "all-members-move-at-once",
-        parts: &["all move at once", "the seed lags", LOGGED],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(all_move(stage)),
-    },
-    Scenario {
-        name: "members-move-one-after-another-under-clients",
-        parts: &["all members moved", LOGGED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(all_move_in_turn(stage)),
-    },
-    Scenario {
-        name: "announcement-overtaken-by-an-older-one",
-        parts: &["announced twice", LOGGED],
-        seeds: 6,
-        may_stop: false,
-        plan: repeating,
-        script: |stage| Box::pin(announced_twice(stage)),
-    },
-    Scenario {
-        name: "removed-identity-announces-an-address",
-        parts: &["the removed identity is elsewhere", "the new identity is back", LOGGED],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(removed_elsewhere(stage)),
-    },
+    scenario!("member-moves-while-it-leads", three_or_five, leader_moves).seeds(6).reaches(&[
+        "a leader moves",
+        "it moves again at once",
+        LOGGED,
+    ]),
+    scenario!("all-members-move-at-once", three_or_five, all_move).seeds(6).reaches(&[
+        "all move at once",
+        "the seed lags",
+        LOGGED,
+    ]),
+    scenario!("members-move-one-after-another-under-clients", three_or_five, all_move_in_turn)
+        .reaches(&["all members moved", LOGGED]),
+    scenario!("announcement-overtaken-by-an-older-one", repeating, announced_twice)
+        .seeds(6)
+        .reaches(&["announced twice", LOGGED]),
+    scenario!("removed-identity-announces-an-address", three, removed_elsewhere).reaches(&[
+        "the removed identity is elsewhere",
+        "the new identity is back",
+        LOGGED,
+    ]),
 ];
 
 /// Three members, and many messages that arrive a second time, up to ten seconds later.

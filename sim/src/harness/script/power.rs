@@ -17,94 +17,52 @@ const NONE_LEFT: &str = "no member left";
 const CLEARED_WITHIN: Duration = Duration::from_millis(300);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "nats-one-cut",
-        parts: &[UNSYNCED_LOST, "no leader without the members that lost nothing", RECOVERED],
-        seeds: 12,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(nats_one_cut(stage)),
-    },
-    Scenario {
-        name: "total-cut-in-mode-sync",
-        parts: &["blocks were in flight", "all active again"],
-        seeds: 3,
-        may_stop: false,
-        plan: |seed| in_mode(three_or_five(seed), Mode::Sync),
-        script: |stage| Box::pin(total_cut_that_loses_nothing(stage)),
-    },
-    Scenario {
-        name: "total-cut-in-mode-device",
-        parts: &["blocks were in flight", "all active again"],
-        seeds: 3,
-        may_stop: false,
-        plan: |seed| in_mode(three_or_five(seed), Mode::Device),
-        script: |stage| Box::pin(total_cut_that_loses_nothing(stage)),
-    },
-    Scenario {
-        name: "leader-cut-between-acknowledgement-and-sync",
-        parts: &[UNSYNCED_LOST, "another leads", RECOVERED],
-        seeds: 6,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(leader_cut(stage)),
-    },
-    Scenario {
-        name: "killed-leader-with-a-write-in-flight",
-        parts: &["a write was in flight", "active at once"],
-        seeds: 4,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(leader_killed(stage)),
-    },
-    Scenario {
-        name: "last-replica-standing",
-        parts: &[NONE_LEFT, "all active again"],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(last_replica_standing(stage)),
-    },
-    Scenario {
-        name: "last-replica-standing-is-the-first-back",
-        parts: &[NONE_LEFT, UNSYNCED_LOST, RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(last_replica_first_back(stage)),
-    },
-    Scenario {
-        name: "idle-total-cut",
-        parts: &["all cut while idle", "cut again while opening", "no member recovers"],
-        seeds: 24,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(idle_total_cut(stage)),
-    },
-    Scenario {
-        name: "clean-stop-of-all-then-cut",
-        parts: &["all stopped cleanly", "no member recovers"],
-        seeds: 3,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(clean_stop_then_cut(stage)),
-    },
-    Scenario {
-        name: "power-cut-at-every-io-of-a-leader",
-        parts: &[UNSYNCED_LOST, RECOVERED],
-        seeds: 30,
-        may_stop: false,
-        plan: one_workload,
-        script: |stage| Box::pin(cut_at_an_operation(stage, true)),
-    },
-    Scenario {
-        name: "power-cut-at-every-io-of-a-follower",
-        parts: &[UNSYNCED_LOST, RECOVERED],
-        seeds: 30,
-        may_stop: false,
-        plan: one_workload,
-        script: |stage| Box::pin(cut_at_an_operation(stage, false)),
-    },
+    scenario!("nats-one-cut", five, nats_one_cut).seeds(12).reaches(&[
+        UNSYNCED_LOST,
+        "no leader without the members that lost nothing",
+        RECOVERED,
+    ]),
+    scenario!(
+        "total-cut-in-mode-sync",
+        |seed| in_mode(three_or_five(seed), Mode::Sync),
+        total_cut_that_loses_nothing
+    )
+    .seeds(3)
+    .reaches(&["blocks were in flight", "all active again"]),
+    scenario!(
+        "total-cut-in-mode-device",
+        |seed| in_mode(three_or_five(seed), Mode::Device),
+        total_cut_that_loses_nothing
+    )
+    .seeds(3)
+    .reaches(&["blocks were in flight", "all active again"]),
+    scenario!("leader-cut-between-acknowledgement-and-sync", three_or_five, leader_cut)
+        .seeds(6)
+        .reaches(&[UNSYNCED_LOST, "another leads", RECOVERED]),
+    scenario!("killed-leader-with-a-write-in-flight", three, leader_killed)
+        .reaches(&["a write was in flight", "active at once"]),
+    scenario!("last-replica-standing", three_or_five, last_replica_standing)
+        .reaches(&[NONE_LEFT, "all active again"]),
+    scenario!("last-replica-standing-is-the-first-back", three_or_five, last_replica_first_back)
+        .reaches(&[NONE_LEFT, UNSYNCED_LOST, RECOVERED]),
+    scenario!("idle-total-cut", three_or_five, idle_total_cut).seeds(24).reaches(&[
+        "all cut while idle",
+        "cut again while opening",
+        "no member recovers",
+    ]),
+    scenario!("clean-stop-of-all-then-cut", three_or_five, clean_stop_then_cut)
+        .seeds(3)
+        .reaches(&["all stopped cleanly", "no member recovers"]),
+    scenario!("power-cut-at-every-io-of-a-leader", one_workload, |stage| cut_at_an_operation(
+        stage, true
+    ))
+    .seeds(30)
+    .reaches(&[UNSYNCED_LOST, RECOVERED]),
+    scenario!("power-cut-at-every-io-of-a-follower", one_workload, |stage| cut_at_an_operation(
+        stage, false
+    ))
+    .seeds(30)
+    .reaches(&[UNSYNCED_LOST, RECOVERED]),
 ];
 
 /// Jepsen's NATS 2.12.1. While A and B are paused, C acknowledges, so its copy is one of the three

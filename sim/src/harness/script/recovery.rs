@@ -17,81 +17,44 @@ const NOTICED_MS: std::ops::Range<u64> = 3_000..4_000;
 const RECOVERED: &str = "recovered member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "restart-during-recovery-at-each-step",
-        parts: &[UNSYNCED_LOST, "ended while it opened", "ended while it recovered", RECOVERED],
-        seeds: 90,
-        may_stop: false,
-        plan: one_workload,
-        script: |stage| Box::pin(restart_at_a_step(stage)),
-    },
-    Scenario {
-        name: "mode-changed-after-a-cut",
-        parts: &[UNSYNCED_LOST, "recovers in its new mode", RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(mode_changed(stage)),
-    },
-    Scenario {
-        name: "recovering-member-cut-again",
-        parts: &[UNSYNCED_LOST, "cut while it recovered", RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(cut_again(stage)),
-    },
-    Scenario {
-        name: "leader-change-before-the-epoch-record",
-        parts: &[UNSYNCED_LOST, "the leader ends before it helps", RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(before_the_epoch_record(stage)),
-    },
-    Scenario {
-        name: "leader-change-before-the-epoch-record-is-committed",
-        parts: &[UNSYNCED_LOST, "the record is on two of five", RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: five,
-        script: |stage| Box::pin(epoch_record_not_committed(stage)),
-    },
-    Scenario {
-        name: "leader-change-after-the-epoch-record",
-        parts: &[UNSYNCED_LOST, "the leader ends after the record", RECOVERED],
-        seeds: 4,
-        may_stop: false,
-        plan: three_or_five,
-        script: |stage| Box::pin(after_the_epoch_record(stage)),
-    },
-    Scenario {
-        name: "time-to-heal",
-        parts: &[
-            UNSYNCED_LOST,
-            "a follower was cut",
-            "the leader was cut",
-            "data loss was accepted",
-            "healed within 0.5 s",
-            "healed within 1 s",
-        ],
-        seeds: 30,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(time_to_heal(stage)),
-    },
-    Scenario {
-        name: "total-cut-of-the-others-while-one-comes-back",
-        parts: &[UNSYNCED_LOST, "cut while another was recovering", "all active again"],
-        seeds: 6,
-        may_stop: false,
-        plan: |seed| Plan {
-            log_retain_entries: 10,
-            snapshot_piece_bytes: Some(4_096),
-            ..three(seed)
-        },
-        script: |stage| Box::pin(others_cut_meanwhile(stage)),
-    },
+    scenario!("restart-during-recovery-at-each-step", one_workload, restart_at_a_step)
+        .seeds(90)
+        .reaches(&[UNSYNCED_LOST, "ended while it opened", "ended while it recovered", RECOVERED]),
+    scenario!("mode-changed-after-a-cut", three_or_five, mode_changed).reaches(&[
+        UNSYNCED_LOST,
+        "recovers in its new mode",
+        RECOVERED,
+    ]),
+    scenario!("recovering-member-cut-again", three_or_five, cut_again).reaches(&[
+        UNSYNCED_LOST,
+        "cut while it recovered",
+        RECOVERED,
+    ]),
+    scenario!("leader-change-before-the-epoch-record", three_or_five, before_the_epoch_record)
+        .reaches(&[UNSYNCED_LOST, "the leader ends before it helps", RECOVERED]),
+    scenario!(
+        "leader-change-before-the-epoch-record-is-committed",
+        five,
+        epoch_record_not_committed
+    )
+    .reaches(&[UNSYNCED_LOST, "the record is on two of five", RECOVERED]),
+    scenario!("leader-change-after-the-epoch-record", three_or_five, after_the_epoch_record)
+        .reaches(&[UNSYNCED_LOST, "the leader ends after the record", RECOVERED]),
+    scenario!("time-to-heal", three_or_five, time_to_heal).seeds(30).may_stop().reaches(&[
+        UNSYNCED_LOST,
+        "a follower was cut",
+        "the leader was cut",
+        "data loss was accepted",
+        "healed within 0.5 s",
+        "healed within 1 s",
+    ]),
+    scenario!(
+        "total-cut-of-the-others-while-one-comes-back",
+        |seed| Plan { log_retain_entries: 10, snapshot_piece_bytes: Some(4_096), ..three(seed) },
+        others_cut_meanwhile
+    )
+    .seeds(6)
+    .reaches(&[UNSYNCED_LOST, "cut while another was recovering", "all active again"]),
 ];
 
 /// The longest time that members may take to become active once they are up and there is a leader,

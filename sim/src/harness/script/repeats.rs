@@ -15,22 +15,17 @@ use cairn_raft::{Command, Condition, Operation, Session, WriteOutcome};
 use rand::RngExt;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "refused-and-asked-again",
-        parts: &[REFUSED, "another leads", "from a checkpoint", AS_BEFORE],
-        seeds: 6,
-        may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 20, ..three(seed) },
-        script: |stage| Box::pin(refused_and_asked_again(stage)),
-    },
-    Scenario {
-        name: "retried-after-an-unsafe-recovery",
-        parts: &[UNSYNCED_LOST, UNSAFE_RECOVERY, AS_BEFORE],
-        seeds: 6,
-        may_stop: true,
-        plan: three,
-        script: |stage| Box::pin(retried_after_an_unsafe_recovery(stage)),
-    },
+    scenario!(
+        "refused-and-asked-again",
+        |seed| Plan { log_retain_entries: 20, ..three(seed) },
+        refused_and_asked_again
+    )
+    .seeds(6)
+    .reaches(&[REFUSED, "another leads", "from a checkpoint", AS_BEFORE]),
+    scenario!("retried-after-an-unsafe-recovery", three, retried_after_an_unsafe_recovery)
+        .seeds(6)
+        .may_stop()
+        .reaches(&[UNSYNCED_LOST, UNSAFE_RECOVERY, AS_BEFORE]),
 ];
 
 const AS_BEFORE: &str = "answered as the first time";

@@ -16,88 +16,60 @@ const SLOW: Duration = Duration::from_secs(6);
 const REUSED: &str = "space reused";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "flag-being-set",
-        parts: &["cut as the flag was being set", "all active again"],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(flag_being_set(stage)),
-    },
-    Scenario {
-        name: "flag-being-set-for-long",
-        parts: &[
-            "acknowledged while the flag was being set",
-            "the flag was not set",
-            "all active again",
-        ],
-        seeds: 6,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(flag_being_set_for_long(stage)),
-    },
-    Scenario {
-        name: "flag-being-cleared",
-        parts: &[
-            "cut with the flag still set",
-            "cut with the flag just cleared",
-            "all active again",
-        ],
-        seeds: 8,
-        may_stop: false,
-        plan: three,
-        script: |stage| Box::pin(flag_being_cleared(stage)),
-    },
-    Scenario {
-        name: "snapshot-installed-and-cut",
-        parts: &[
-            "the leader's log begins later",
-            "the old state is back",
-            "cut after the snapshot",
-            "caught up",
-        ],
-        seeds: 6,
-        may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
-        script: |stage| Box::pin(snapshot_and_cut(stage)),
-    },
-    Scenario {
-        name: "repeat-behind-a-snapshot",
-        parts: &["a snapshot with unanswered writes", "retried"],
-        seeds: 4,
-        may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
-        script: |stage| Box::pin(repeat_behind_a_snapshot(stage)),
-    },
-    Scenario {
-        name: "snapshot-left-for-a-newer-one",
-        parts: &["part of a snapshot", "another leads", "caught up"],
-        seeds: 8,
-        may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
-        script: |stage| Box::pin(snapshot_left(stage)),
-    },
-    Scenario {
-        name: "space-reuse-after-a-cut",
-        parts: &[REUSED, UNSYNCED_LOST, "all active again"],
-        seeds: 4,
-        may_stop: false,
-        plan: little_space,
-        script: |stage| Box::pin(space_reuse(stage)),
-    },
-    Scenario {
-        name: "space-reuse-after-a-total-cut",
-        parts: &[REUSED, "all active again"],
-        seeds: 4,
-        may_stop: false,
-        plan: |seed| {
+    scenario!("flag-being-set", three, flag_being_set)
+        .seeds(6)
+        .reaches(&["cut as the flag was being set", "all active again"]),
+    scenario!("flag-being-set-for-long", three, flag_being_set_for_long).seeds(6).reaches(&[
+        "acknowledged while the flag was being set",
+        "the flag was not set",
+        "all active again",
+    ]),
+    scenario!("flag-being-cleared", three, flag_being_cleared).seeds(8).reaches(&[
+        "cut with the flag still set",
+        "cut with the flag just cleared",
+        "all active again",
+    ]),
+    scenario!(
+        "snapshot-installed-and-cut",
+        |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        snapshot_and_cut
+    )
+    .seeds(6)
+    .reaches(&[
+        "the leader's log begins later",
+        "the old state is back",
+        "cut after the snapshot",
+        "caught up",
+    ]),
+    scenario!(
+        "repeat-behind-a-snapshot",
+        |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        repeat_behind_a_snapshot
+    )
+    .reaches(&["a snapshot with unanswered writes", "retried"]),
+    scenario!(
+        "snapshot-left-for-a-newer-one",
+        |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        snapshot_left
+    )
+    .seeds(8)
+    .reaches(&["part of a snapshot", "another leads", "caught up"]),
+    scenario!("space-reuse-after-a-cut", little_space, space_reuse).reaches(&[
+        REUSED,
+        UNSYNCED_LOST,
+        "all active again",
+    ]),
+    scenario!(
+        "space-reuse-after-a-total-cut",
+        |seed| {
             in_mode(
                 little_space(seed),
                 if seed.is_multiple_of(2) { Mode::Sync } else { Mode::Device },
             )
         },
-        script: |stage| Box::pin(space_reuse_all(stage)),
-    },
+        space_reuse_all
+    )
+    .reaches(&[REUSED, "all active again"]),
 ];
 
 /// A member loses power while it sets its flag: what it acknowledged before is synced, or it has
