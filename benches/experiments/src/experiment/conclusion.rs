@@ -62,11 +62,21 @@ mod tests {
         settings.modes.push((Mode::Sync, Some("syncs are dropped".to_owned())));
         settings.modes.remove(2);
         let mut report = Report::new("/d".into(), &settings, serde_json::json!({}));
+        report.busy_with_others = Some(BUSY);
         let bare = conclusion(&report, &settings).join("\n");
         assert!(!bare.contains('×') && !bare.contains('%'), "no figures, no finding: {bare}");
+        let justified = "Mode `replicated` is justified here.";
+        assert!(bare.contains(justified), "{bare}");
         let mut table = Table::new(PUTS, &[("rate", "/s")]);
-        let cairn = cairn(Mode::Replicated);
-        for (name, rate) in [(NO_FSYNC, 40_000.0), (FSYNC_BOTH, 8000.0), (&*cairn, 90_000.0)] {
+        let [cairn, refused] = [Mode::Replicated, Mode::Device].map(cairn);
+        for (name, rate) in [
+            (NO_FSYNC, 40_000.0),
+            (FSYNC_BOTH, 8000.0),
+            (DSYNC, 24_000.0),
+            (DIRECT_FSYNC_BOTH, 8000.0),
+            (&cairn, 90_000.0),
+            (&refused, 70_000.0),
+        ] {
             table.measured(name, "x", vec![figure(rate)]);
         }
         let name = objects::DEFINITION.name.to_owned();
@@ -75,9 +85,16 @@ mod tests {
         let said = conclusion(&report, &settings);
         assert!(said[0].ends_with("syncs are dropped."), "named first: {said:?}");
         let said = said.join("\n");
-        for part in ["No fsync: 5.00 ×", "rate 90,000 /s", "`device` is not justified", "50 %"] {
+        for part in [
+            "No fsync: 5.00 ×",
+            "that it needs: 3.00 ×",
+            justified,
+            "rate 90,000 /s",
+            "`device` is not justified",
+            "50 %",
+        ] {
             assert!(said.contains(part), "{part} in {said}");
         }
-        assert!(!said.contains("metadata"), "{said}");
+        assert!(!said.contains("70,000"), "nothing more of a mode that is refused: {said}");
     }
 }

@@ -265,11 +265,18 @@ pub enum PlotData {
 }
 
 impl PlotData {
-    /// Whether there is anything to draw.
+    /// Whether there is anything to draw, and the axes can show all of it.
     pub(crate) fn is_drawable(&self) -> bool {
         match self {
-            PlotData::Bars { bars, .. } => bars.iter().any(|(_, figure)| figure.most > 0.0),
-            PlotData::Lines { lines, .. } => lines.iter().any(|(_, points)| !points.is_empty()),
+            PlotData::Bars { bars, .. } => {
+                let most = || bars.iter().map(|(_, figure)| figure.most);
+                most().any(|most| most > 0.0) && most().all(f64::is_finite)
+            }
+            PlotData::Lines { lines, .. } => {
+                let mut all = lines.iter().flat_map(|(_, points)| points).peekable();
+                let shown = |at: f64| at > 0.0 && at.is_finite();
+                all.peek().is_some() && all.all(|(x, y)| shown(*x) && shown(*y))
+            }
         }
     }
 }

@@ -36,6 +36,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// # Errors
 /// If it has nothing to draw, or a line has a point that a logarithmic axis cannot show.
 pub fn svg(plot: &Plot) -> Result<String> {
+    if !plot.data.is_drawable() {
+        return Err(anyhow!("a plot without a figure, or with one that its axes cannot show"));
+    }
     let mut document = String::new();
     let height = match &plot.data {
         PlotData::Bars { bars, .. } => 96 + 34 * u32::try_from(bars.len())?,
@@ -79,9 +82,6 @@ fn label(size: u32) -> TextStyle<'static> {
 
 fn draw_bars(area: &Area<'_>, axis: &str, bars: &[(String, Figure)]) -> Result<()> {
     let most = bars.iter().map(|(_, figure)| figure.most).fold(0.0, f64::max);
-    if most <= 0.0 || !most.is_finite() {
-        return Err(anyhow!("a plot without a bar"));
-    }
     let count = i32::try_from(bars.len())?;
     let mut chart = drawn(
         ChartBuilder::on(area)
@@ -125,17 +125,11 @@ fn draw_lines(
     lines: &[(String, Vec<(f64, f64)>)],
 ) -> Result<()> {
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
-    if points().any(|(x, y)| !(x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite())) {
-        return Err(anyhow!("a plot with a point that a logarithmic axis cannot show"));
-    }
     let range = |of: fn((f64, f64)) -> f64| {
         let least = points().map(of).fold(f64::INFINITY, f64::min);
         (least, points().map(of).fold(0.0, f64::max))
     };
     let ((left, right), (low, high)) = (range(|point| point.0), range(|point| point.1));
-    if !left.is_finite() {
-        return Err(anyhow!("a plot without a point"));
-    }
     let places = ticks.iter().map(|(place, _)| *place).collect();
     let (bottom, top) = (low * 0.7, high * headroom(high / (low * 0.7), lines.len()));
     let mut chart = drawn(
@@ -253,10 +247,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_is_an_error() {
-        assert!(svg(&bars(&[])).is_err());
-        assert!(svg(&lines(&[])).is_err());
-        assert!(svg(&lines(&[(0.0, 1.0)])).is_err());
-        assert!(svg(&lines(&[(1.0, f64::NAN)])).is_err());
-        assert!(svg(&lines(&[(1.0, 5.0)])).is_ok(), "one point is a plot");
+        for (plot, drawable) in [
+            (bars(&[]), false),
+            (bars(&[0.0]), false),
+            (bars(&[1.0, f64::INFINITY]), false),
+            (bars(&[0.0, 1.0]), true),
+            (lines(&[]), false),
+            (lines(&[(0.0, 1.0)]), false),
+            (lines(&[(2.0, 1.0), (1.0, f64::NAN)]), false),
+            // One point is a plot.
+            (lines(&[(1.0, 5.0)]), true),
+        ] {
+            assert_eq!(plot.data.is_drawable(), drawable, "{plot:?}");
+            assert_eq!(svg(&plot).is_ok(), drawable, "{plot:?}");
+        }
     }
 }

@@ -403,6 +403,8 @@ mod tests {
         let found = fs::read(&path).unwrap();
         let blocks: std::collections::BTreeSet<_> = found.chunks(BLOCK).collect();
         assert_eq!((found.len() as u64, blocks.len()), (bytes, 513), "all blocks differ");
+        let words: std::collections::BTreeSet<_> = found[..1 << 20].chunks(8).collect();
+        assert_eq!(words.len(), (1 << 20) / 8, "not in their heads alone");
         fs::remove_file(&path).unwrap();
         assert_eq!(fill(Duration::ZERO).await.unwrap(), 0);
         fs::remove_file(&path).unwrap();

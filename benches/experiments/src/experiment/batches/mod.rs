@@ -215,6 +215,7 @@ fn checks_of(cases: &[Case], depth: usize) -> Vec<Check> {
 mod tests {
     use super::super::tests::{run_alone, settings};
     use super::*;
+    use crate::report::Outcome;
 
     #[test]
     fn every_row_is_there_measured_or_with_its_reason() {
@@ -222,6 +223,11 @@ mod tests {
         let [first, second] = &measured.tables[..] else { panic!("two tables") };
         assert_eq!(first.rows.len(), one_writer().len());
         assert_eq!(second.rows.len(), 9);
+        for table in [first, second] {
+            for row in table.rows.iter().filter(|row| matches!(row.outcome, Outcome::Measured(_))) {
+                assert!(table.value(&row.name, "rate") > Some(0.0), "{row:?}");
+            }
+        }
         assert!(first.value(FSYNC, "sync p50").is_some());
         assert!(first.value(NO_SYNC, "sync p50").is_none());
         assert!(!measured.checks.is_empty());

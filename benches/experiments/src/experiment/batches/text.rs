@@ -107,19 +107,28 @@ mod tests {
     #[test]
     fn sentences_and_plots_follow_their_figures() {
         let mut one = Table::new("t", &[("rate", "/s"), ("per write", "µs")]);
-        let names = PER.iter().map(|(_, name)| *name).chain([NO_SYNC, FSYNC]);
-        for (name, us) in names.zip([1000.0, 110.0, 20.0, 10.5, 10.0, 2000.0]) {
+        let more = [NO_SYNC, FSYNC, FDATASYNC_GROWING, FSYNC_GROWING];
+        let names = PER.iter().map(|(_, name)| *name).chain(more);
+        for (name, us) in names.zip([1000.0, 110.0, 20.0, 10.5, 10.0, 2000.0, 1500.0, 4500.0]) {
             one.measured(name, "x", vec![figure(1e6 / us), figure(us)]);
         }
-        let mut group = Table::new("g", &LOAD_COLUMNS);
-        for (row, rate) in group_rows().into_iter().zip([100.0, 2000.0, 0.0, 4000.0]) {
-            group.measured(row, "x", vec![figure(rate), None, None, None, None]);
+        let group = |own| {
+            let mut group = Table::new("g", &LOAD_COLUMNS);
+            for (row, rate) in group_rows().into_iter().zip([100.0, 2000.0, own, 4000.0]) {
+                group.measured(row, "x", vec![figure(rate), None, None, None, None]);
+            }
+            group
+        };
+        let of_one = ["100 ×", "1.05 ×", "2.00 ×", "1.50 ×", "3.00 ×"];
+        for (own, of_group) in
+            [(160.0, &["20.0 ×", "25.0 ×", "0.500 ×"][..]), (0.0, &["20.0 ×", "0.500 ×"])]
+        {
+            let said = sentences(&one, &group(own));
+            let times: Vec<_> = of_one.iter().chain(of_group).collect();
+            assert_eq!(said.len(), times.len(), "nothing of rows without a figure: {said:?}");
+            assert!(said.iter().zip(times).all(|(one, times)| one.contains(times)), "{said:?}");
         }
-        let said = sentences(&one, &group);
-        let times = ["100 ×", "1.05 ×", "2.00 ×", "20.0 ×", "0.500 ×"];
-        assert_eq!(said.len(), times.len(), "nothing of rows without a figure: {said:?}");
-        assert!(said.iter().zip(times).all(|(one, times)| one.contains(times)), "{said:?}");
-        let plots = plots(&one, &group, &[1, 10, 100]);
+        let plots = plots(&one, &group(0.0), &[1, 10, 100]);
         assert!(plots[0].sentence.contains("95.2 ×"), "{}", plots[0].sentence);
         let PlotData::Lines { lines, .. } = &plots[1].data else { panic!("lines") };
         assert_eq!(lines.iter().map(|(_, points)| points.len()).collect::<Vec<_>>(), [2, 1]);

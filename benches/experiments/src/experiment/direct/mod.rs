@@ -442,7 +442,10 @@ mod tests {
         for size_bytes in [Settings::MIN_SIZE, Settings::QUICK_SIZE, Settings::DEFAULT_SIZE] {
             for quick in [false, true] {
                 let settings = Settings { size_bytes, quick, ..settings() };
-                assert!(sizes(&settings).above.bytes <= size_bytes);
+                let found = sizes(&settings);
+                assert!(found.above.bytes <= size_bytes);
+                let largest = found.above.bytes.max(found.first);
+                assert!(bounds(&settings).bytes < 2 * largest + (1 << 20), "two at a time");
             }
         }
     }

@@ -77,41 +77,43 @@ mod tests {
     use crate::experiment::tests::settings;
 
     /// A row of 512 MiB.
-    fn line(against: Against, how: How, depth: usize, safe_s: f64) -> Line {
-        let (write_s, cpu) = (safe_s / 4.0, if how.is_direct() { 0.1 } else { 0.2 });
-        let (user_s, system_s) = (cpu / 2.0, cpu / 2.0);
+    fn line(against: Against, how: How, depth: usize, safe_s: f64, used_s: f64) -> Line {
+        let (write_s, user_s, system_s) = (safe_s / 4.0, used_s / 2.0, used_s / 2.0);
         let one = Written { bytes: 1 << 29, write_s, safe_s, user_s, system_s, machine_s: 1.0 };
         Line { against, how, depth, rounds: Ok(vec![one; 3]) }
     }
 
-    /// The rows of a size; one of zeros takes so long direct, and 2 s buffered.
+    /// The rows of a size, no two of which are alike; one of zeros takes so long direct, and 2 s
+    /// buffered.
     fn lines(against: Against, zeroed: f64) -> Vec<Line> {
-        let line = |(how, depth)| match (how, depth) {
-            (How::Zeroed, 1) => line(against, how, 1, zeroed),
-            _ => line(against, how, depth, 2.0),
-        };
-        ROWS.map(line).into()
+        let safe = [7.0, 2.0, 3.0, 5.0, zeroed, 0.3];
+        let used = [0.6, 0.4, 0.3, 0.7, 0.1, 0.2];
+        let figures = safe.into_iter().zip(used);
+        let rows = ROWS.into_iter().zip(figures);
+        rows.map(|((how, depth), (safe, used))| line(against, how, depth, safe, used)).collect()
     }
 
     #[test]
     fn the_largest_size_counts_and_the_plot_agrees() {
         let mut both = lines(Against::Below, 1.0);
         let said = sentences(&table(&both));
-        for (said, times) in said.iter().zip(["0.500 ×", "2.00 ×", "2.00 ×", "0.500 ×"]) {
+        let times = ["0.500 ×", "0.300 ×", "3.00 ×", "0.250 ×"];
+        assert_eq!(said.len(), times.len(), "{said:?}");
+        for (said, times) in said.iter().zip(times) {
             assert!(said.contains(times) && said.contains("below memory"), "{said}");
         }
         both.extend(lines(Against::Above, 4.0));
         let plot = plot(&table(&both)).unwrap();
         assert!(plot.sentence.contains("2.00 ×") && plot.sentence.contains("above memory"));
         let PlotData::Bars { bars, .. } = plot.data else { panic!("bars") };
-        assert_eq!((bars.len(), bars[0].1.median), (12, 4.0), "for each GiB");
+        assert_eq!((bars.len(), bars[0].1.median), (12, 14.0), "for each GiB");
         both.retain(|line| line.how != How::BufferedZeroed);
         assert!(super::plot(&table(&both)).is_none(), "a new file is not the same as zeros");
     }
 
     #[test]
     fn notes_say_where_the_rows_were_measured_and_how_many_rounds_are_missing() {
-        let mut lines = vec![line(Against::Below, How::Buffered, 1, 1.0)];
+        let mut lines = vec![line(Against::Below, How::Buffered, 1, 1.0, 0.1)];
         assert!(sentences(&table(&lines)).is_empty());
         let text = notes(&lines, &settings(), Some(64 << 20)).join(" ");
         assert!(text.contains("cgroup of 64 MiB") && text.contains("measuring process's own"));

@@ -183,8 +183,33 @@ mod tests {
             assert!(found.contains("can be improved") && found.contains("10 s, 4 MiB"), "{found}");
             assert!(found.starts_with("The default") && found.contains(times), "{found}");
         }
-        let once = said(|one| is_long(one).then(|| vec![[1300.0, 900.0, 1.0]]));
-        assert!(once.iter().take(2).all(|found| found.starts_with("Too few")), "{once:?}");
+        for rounds in [1, 2] {
+            let hint = said(|one| is_long(one).then(|| vec![[1300.0, 900.0, 1.0]; rounds]));
+            assert!(hint.iter().take(2).all(|found| found.starts_with("Too few")), "{hint:?}");
+        }
+        let [improved, holding] = [[1300.0, 2000.0, 1.0], [1000.0, 900.0, 1.0]].map(|round| {
+            let found = said(|one| is_long(one).then(|| vec![round; 3]));
+            found.iter().take(2).map(|found| holds(found)).collect::<Vec<_>>()
+        });
+        assert_eq!([improved, holding], [[false, true], [true, false]], "rate and p99 are apart");
+    }
+
+    #[test]
+    fn the_cost_of_mode_sync_is_given_for_the_fewest_and_the_most_clients() {
+        let slow = |one: &Setting| (*one == Setting::SYNC).then(|| vec![[250.0, 9000.0, 1.0]]);
+        let found = said(slow).split_off(2);
+        let (few, many) = ("“sync, 10 clients”", "“sync, 100 clients”");
+        let costs = [("0.250 ×", few), ("4.50 ×", few), ("0.250 ×", many), ("4.50 ×", many)];
+        assert_eq!(found.len(), 4, "{found:?}");
+        for (found, (times, row)) in found.iter().zip(costs) {
+            assert!(found.contains(times) && found.contains(row), "{row}: {found}");
+        }
+        let (swept, plan) = table(Settings::DEFAULT_SIZE, slow);
+        let sentence = plot(&swept, &plan).unwrap().sentence;
+        assert!(
+            sentence.starts_with("Mode `sync` with 100 clients: 4.50 × “put p99”"),
+            "{sentence}"
+        );
     }
 
     #[test]
@@ -197,6 +222,9 @@ mod tests {
         assert!(said(default).is_empty(), "also not with mode sync");
         let (swept, plan) = table(Settings::DEFAULT_SIZE, default);
         assert!(!plot(&swept, &plan).unwrap().sentence.contains('×'));
+        assert!(left_out(&swept, &plan).unwrap().contains(&Setting::DEFAULT.row(100)));
+        let others = |one: &Setting| (*one != Setting::DEFAULT).then(|| vec![[9.0, 9.0, 0.0]]);
+        assert!(said(others).is_empty(), "no other setting synced");
     }
 
     #[test]

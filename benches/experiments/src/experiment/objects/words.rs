@@ -149,16 +149,22 @@ mod tests {
                 ("Cairn, replicated", "device", 60_000.0),
                 ("Cairn, sync", "disk", 8000.0),
                 (DSYNC, "disk", 4000.0),
+                (RAW, "device", 44_000.0),
             ],
         );
         let said = sentences(&puts);
-        let times = ["20.0 ×", "2.00 ×", "4.00 ×", "8.00 ×", "7.50 ×"];
-        assert_eq!(said.len(), times.len(), "nothing of the row that is not there");
+        let times = ["20.0 ×", "2.00 ×", "4.00 ×", "8.00 ×", "7.50 ×", "raw write: 11.0 ×"];
+        assert_eq!(said.len(), times.len(), "{said:?}");
         assert!(said.iter().zip(times).all(|(one, times)| one.contains(times)), "{said:?}");
         let plots = plots(&puts, &table("p99", &[]));
         assert_eq!(plots.len(), 1);
         assert!(plots[0].sentence.contains("answer: 8.00 ×"), "{}", plots[0].sentence);
-        assert!(gains(&puts).is_empty() && sentences(&table("rate", &[])).is_empty());
+        let gains_of = gains(&puts);
+        assert_eq!(gains_of.len(), 1, "nothing of rows that are not there: {gains_of:?}");
+        assert!(gains_of[0].starts_with("Not syncing each write: 11.0 ×"), "{gains_of:?}");
+        let cached = table("rate", &[(NO_FSYNC, "page cache", 20_000.0), (RAW, "device", 9.0)]);
+        assert!(super::plots(&cached, &table("p99", &[])).is_empty(), "no row is on the disk");
+        assert!(gains(&cached).is_empty() && sentences(&cached).is_empty());
     }
 
     #[test]

@@ -44,11 +44,14 @@ fn what_a_path_owes_counts_in_every_comparison() {
     let rows = [
         owing(files_row(FileSync::Nothing), &[1.0], 7.0),
         path(files_row(FileSync::FileAndFolder), &[4.0]),
+        owing(engine_row(Mode::Sync), &[1.0], 0.2),
         path(engine_row(Mode::Replicated), &[2.0]),
     ];
     let found = table("t", &rows);
     let said = sentences(&found);
-    assert!(said[0].contains("0.500 ×") && said[1].contains("0.250 ×"), "{said:?}");
+    let times = ["folder: 0.500 ×", "The engine, as durable: 0.300 ×", "the answer: 0.250 ×"];
+    assert_eq!(said.len(), times.len(), "{said:?}");
+    assert!(said.iter().zip(times).all(|(one, times)| one.contains(times)), "{said:?}");
     let plot = plot(&found, &rows).unwrap();
     assert!(plot.sentence.contains("4.00 ×"), "without the sync: {}", plot.sentence);
     let none = [Measured::not_made("a", "no")];
@@ -59,11 +62,12 @@ fn what_a_path_owes_counts_in_every_comparison() {
 #[test]
 fn an_interval_that_a_row_did_not_reach_is_not_compared() {
     let of = |seconds: &[(u32, &[f64])]| {
-        let rows: Vec<_> = seconds.iter().map(|(at, all)| path(&unsynced(*at), all)).collect();
+        let row = |(at, all): &(u32, &[f64])| owing(&unsynced(*at), all, f64::from(*at));
+        let rows: Vec<_> = seconds.iter().map(row).collect();
         (own_sentences(&table("t", &rows), &rows), commit_note(&rows))
     };
     let (found, note) = of(&[(1, &[3.0]), (5, &[6.0]), (30, &[9.0])]);
-    assert!(found.len() == 1 && found[0].contains("2.00 ×"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("2.75 ×"), "with what they owe: {found:?}");
     assert!(note.unwrap().ends_with("commit=30, empty."));
     assert_eq!(of(&[(1, &[2.0])]), (Vec::new(), None));
 }
@@ -71,11 +75,27 @@ fn an_interval_that_a_row_did_not_reach_is_not_compared() {
 #[test]
 fn the_path_that_a_full_filesystem_slows_most_is_named() {
     let row = |commit, state| Kind::Files(FileSync::Nothing, commit).row(state);
-    let rows: Vec<_> = [(1, State::Empty, 2.0), (1, State::Full, 3.0), (5, State::Full, 9.0)]
-        .map(|(commit, state, seconds)| path(&row(commit, state), &[seconds]))
-        .into();
+    // The last one has no empty filesystem beside it.
+    let rows = [
+        owing(&row(1, State::Empty), &[0.5], 1.5),
+        owing(&row(1, State::Full), &[2.0], 2.0),
+        owing(&row(5, State::Empty), &[1.0], 1.0),
+        owing(&row(5, State::Full), &[1.5], 6.5),
+        owing(&row(30, State::Full), &[99.0], 0.0),
+    ];
     let found = own_sentences(&table("t", &rows), &rows);
-    assert!(found.len() == 1 && found[0].contains("1.50 ×"), "without an empty one: {found:?}");
+    assert!(found.len() == 1 && found[0].contains("4.00 ×"), "with what it owes: {found:?}");
+    assert!(found[0].contains("“files without fsync, commit=5, 90 % full” 8.00"), "{found:?}");
+}
+
+#[test]
+fn an_engine_that_was_too_small_is_noted() {
+    let mut row = path("engine sync", &[1.0]);
+    assert!(waits_notes(std::slice::from_ref(&row), 64 << 20).is_empty());
+    row.replayed.as_mut().unwrap().waits = 3;
+    let found = waits_notes(&[row, Measured::not_made("a", "no")], 64 << 20);
+    assert!(found.len() == 1 && found[0].starts_with("engine sync: 3 waits"), "{found:?}");
+    assert!(found[0].contains("64 MiB"), "{found:?}");
 }
 
 #[test]
