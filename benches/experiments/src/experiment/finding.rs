@@ -8,7 +8,7 @@ use crate::report::{Table, cell, count, number, size};
 /// Two rows, the second one the measure of the first.
 pub(super) type Pair<'a> = [&'a str; 2];
 
-/// How many times a row's figure is that of another row.
+/// How many times a row's figure is that of another row. None for a row beside itself.
 pub(super) fn finding(
     table: &Table,
     what: &str,
@@ -16,7 +16,7 @@ pub(super) fn finding(
     [row, measure]: Pair<'_>,
 ) -> Option<String> {
     let (this, that) = (table.figure(row, column)?, table.figure(measure, column)?);
-    if this.median <= 0.0 || that.median <= 0.0 {
+    if row == measure || this.median <= 0.0 || that.median <= 0.0 {
         return None;
     }
     let spread = this.rounds.min(that.rounds) > 1;
@@ -39,24 +39,27 @@ pub(super) fn alone(table: &Table, column: &str, row: &str) -> Option<String> {
     Some(format!("“{row}”: {column} {}.", value(table, row, column)?))
 }
 
-/// What a plot shows: a finding, or the first figure of the column if that has none.
+/// What a plot shows: a finding, or else the first figure above zero, those of the pair before all
+/// others.
 pub(super) fn caption(table: &Table, what: &str, column: &str, pair: Pair<'_>) -> Option<String> {
     finding(table, what, column, pair).or_else(|| {
-        let (row, _) = table.bars(column).into_iter().next()?;
-        alone(table, column, &row)
+        let rows = table.rows.iter().map(|row| &*row.name);
+        let row = pair.into_iter().chain(rows).find(|row| table.value(row, column) > Some(0.0))?;
+        alone(table, column, row)
     })
 }
 
-/// A note where an engine's size was in the way of a row.
-pub(super) fn waits(row: &str, times: u64, engine_bytes: u64) -> Option<String> {
-    let size = size(engine_bytes);
-    (times > 0).then(|| {
-        format!(
-            "{row}: {} for space, which an engine of {size} uses again only after a sync. A larger \
-             --size avoids it.",
-            count(times as usize, "wait")
-        )
-    })
+/// A note where an engine's size was in the way of a row. `grows` is whether a larger `--size`
+/// makes it larger.
+pub(super) fn waits(row: &str, times: u64, engine_bytes: u64, grows: bool) -> Option<String> {
+    if times == 0 {
+        return None;
+    }
+    let (times, size) = (count(times as usize, "wait"), size(engine_bytes));
+    let way_out = if grows { " A larger --size avoids it." } else { "" };
+    Some(format!(
+        "{row}: {times} for space, which an engine of {size} uses again only after a sync.{way_out}"
+    ))
 }
 
 fn value(table: &Table, row: &str, column: &str) -> Option<String> {
@@ -93,18 +96,32 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_nothing_makes_no_finding() {
-        for pair in [["a", "c"], ["c", "a"], ["a", "none"], ["none", "a"], ["a", "other"]] {
+        let pairs = [["a", "c"], ["c", "a"], ["a", "none"], ["none", "a"], ["a", "other"]];
+        for pair in pairs.into_iter().chain([["a", "a"]]) {
             assert_eq!(finding(&table(), "x", "rate", pair), None, "{pair:?}");
         }
         assert_eq!(findings(&table(), "rate", &[("x", ["a", "b"]), ("y", ["a", "c"])]).len(), 1);
-        let caption = |table: &Table| caption(table, "x", "rate", ["c", "a"]);
-        assert_eq!(caption(&table()).unwrap(), "“a”: rate 250 (200–300) /s.");
-        assert_eq!(caption(&Table::new("t", &[("rate", "/s")])), None);
-        assert_eq!(waits("a", 0, 64 << 20), None);
-        assert!(
-            waits("a", 3, 64 << 20)
-                .unwrap()
-                .starts_with("a: 3 waits for space, which an engine of 64 MiB")
-        );
+        let captioned = |pair| caption(&table(), "x", "rate", pair).unwrap();
+        for (pair, row) in [
+            (["c", "a"], "“a”: rate 250 (200–300) /s."),
+            (["b", "b"], "“b”: rate 150 (100–200) /s."),
+            (["none", "b"], "“b”: rate 150 (100–200) /s."),
+            (["none", "c"], "“a”: rate 250 (200–300) /s."),
+        ] {
+            assert_eq!(captioned(pair), row, "{pair:?}");
+        }
+        let mut nothing = Table::new("t", &[("rate", "/s")]);
+        nothing.measured("none", "x", vec![figure(0.0)]);
+        assert_eq!(caption(&nothing, "x", "rate", ["none", "a"]), None);
+    }
+
+    #[test]
+    fn a_note_of_waits_names_a_larger_size_only_where_it_helps() {
+        assert_eq!(waits("a", 0, 64 << 20, true), None);
+        for grows in [true, false] {
+            let found = waits("a", 3, 64 << 20, grows).unwrap();
+            assert!(found.starts_with("a: 3 waits for space, which an engine of 64 MiB"));
+            assert_eq!(found.contains("--size"), grows, "{found}");
+        }
     }
 }

@@ -9,7 +9,8 @@ pub fn number(value: f64) -> String {
         v if v >= 100.0 => whole(value),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 || v == 0.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
+        v if v >= 0.1 => format!("{value:.3}"),
+        v => format!("{value:.0$}", (2.0 - v.log10().floor()) as usize),
     }
 }
 
@@ -19,12 +20,14 @@ pub fn rounded(value: f64) -> String {
     number(if unit > 1.0 { (value / unit).round() * unit } else { value })
 }
 
-/// A number as short as it goes, for an axis.
+/// A number as short as it goes, for an axis: its labels have little space.
 pub(super) fn short(value: f64) -> String {
-    let text = number(value);
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    match value {
+        v if v >= 10_000_000.0 => format!("{} M", whole(v / 1e6)),
+        v if v >= 1_000_000.0 => format!("{:.1} M", v / 1e6),
+        v if v >= 10.0 => whole(v),
+        v if v >= 1.0 => format!("{}", (v * 10.0).round() / 10.0),
+        v => number(v).trim_end_matches('0').trim_end_matches('.').to_owned(),
     }
 }
 
@@ -84,10 +87,22 @@ mod tests {
         let found = [0.0, 0.1234, 2.345, 23.45, 234.5, -1234.0, 1_234_567.0].map(number);
         assert_eq!(found, ["0.00", "0.123", "2.35", "23.4", "234", "-1,234", "1,234,567"]);
         assert_eq!([999.6, 12_345.0, 9.96].map(rounded), ["1,000", "12,300", "9.96"]);
-        assert_eq!(
-            [0.0, 0.05, 3.5, 50.0, 26_400.0].map(short),
-            ["0", "0.05", "3.5", "50", "26,400"]
-        );
+        let found = [0.0999, 0.0305, 0.0012, 0.000_432_1, -0.01].map(number);
+        assert_eq!(found, ["0.0999", "0.0305", "0.00120", "0.000432", "-0.0100"]);
+        for (value, text) in [
+            (0.0, "0"),
+            (0.05, "0.05"),
+            (0.0305, "0.0305"),
+            (3.0, "3"),
+            (3.25, "3.3"),
+            (42.4, "42"),
+            (999.0, "999"),
+            (26_400.0, "26,400"),
+            (1_234_567.0, "1.2 M"),
+            (12_345_678.0, "12 M"),
+        ] {
+            assert_eq!(short(value), text);
+        }
         assert_eq!(
             [1, 1000].map(|clients| count(clients, "client")),
             ["1 client", "1,000 clients"]

@@ -74,12 +74,16 @@ mod tests {
             assert!(found.contains(&format!("“{named}” ")), "{found}");
             assert_eq!(found.starts_with("Even"), rates_of[2] == 700, "{found}");
         }
+        let mut short = rates([7000, 1000, 0, 0, 0, 0, 0]);
+        short.rows.truncate(2);
+        let found = plot(&short, &PLAN).unwrap().sentence;
+        assert_eq!(found, "“at the end”: throughput 1,000 MB/s.", "no interval beside it");
     }
 
     #[test]
     fn the_sentences_give_the_ratios_of_the_table() {
         let found = sentences(&rates([7000, 1000, 990, 900, 500, 100, 12]));
-        for (found, times) in found.iter().zip(["0.012 ×", "0.500 ×", "7.00 ×"]) {
+        for (found, times) in found.iter().zip(["0.0120 ×", "0.500 ×", "7.00 ×"]) {
             assert!(found.contains(times), "{found}");
         }
         assert!(sentences(&Table::new("t", &COLUMNS)).is_empty());

@@ -94,8 +94,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The largest directory, however large the size chosen is.
+    pub(super) const MOST_BYTES: u64 = 1 << 30;
+
     pub(super) fn new(settings: &Settings) -> Plan {
-        let bytes = (settings.size_bytes / 2).min(1 << 30);
+        let bytes = (settings.size_bytes / 2).min(Plan::MOST_BYTES);
         let (ms, secs) = (Duration::from_millis, Duration::from_secs);
         let settings = Setting::all(settings.quick);
         match settings.len() {

@@ -130,7 +130,7 @@ fn figures(rounds: &[Round]) -> Vec<Option<Figure>> {
 pub(super) fn waits_notes(cells: &[Cell], engine_bytes: u64) -> Vec<String> {
     let note = |cell: &Cell| {
         let times = cell.rounds.iter().map(|round| round.waited).sum();
-        waits(&cell.setting.row(cell.clients), times, engine_bytes)
+        waits(&cell.setting.row(cell.clients), times, engine_bytes, engine_bytes < Plan::MOST_BYTES)
     };
     cells.iter().filter_map(note).collect()
 }

@@ -24,6 +24,11 @@ fn synced(table: &Table, setting: Setting, clients: usize) -> Option<String> {
     (table.figure(&row, SYNCS)?.least > 0.0).then_some(row)
 }
 
+/// Whether a row was measured and had a round without a sync in it.
+fn unsynced(table: &Table, row: &str) -> bool {
+    table.figure(row, SYNCS).is_some_and(|syncs| syncs.least <= 0.0)
+}
+
 /// A setting beside the default, with so many clients.
 fn beside(
     table: &Table,
@@ -51,6 +56,12 @@ pub(super) fn sentences(table: &Table, plan: &Plan) -> Vec<String> {
 
 /// The best other pair by rate and by p99, beside the default.
 fn default_holds(table: &Table, plan: &Plan, clients: usize) -> Vec<String> {
+    let default = Setting::DEFAULT.row(clients);
+    if unsynced(table, &default) {
+        let why = "a round of the default ended without a sync";
+        let with = count(clients, "client");
+        return vec![format!("With {with} nothing is compared with the default, because {why}.")];
+    }
     let acts = plan.bytes_act(&Setting::DEFAULT);
     let others = plan.settings.iter().copied().filter(|one| {
         one.mode == Mode::Replicated && *one != Setting::DEFAULT && (!acts || plan.bytes_act(one))
@@ -67,10 +78,13 @@ fn default_holds(table: &Table, plan: &Plan, clients: usize) -> Vec<String> {
         let beating: Vec<Setting> = others.iter().filter(beats).copied().collect();
         let held = beating.is_empty();
         let one = best(table, column, clients, if held { &others } else { &beating })?;
-        let holds = match table.figure(&one.row(clients), column)?.rounds {
-            _ if held => "The default holds",
-            ..PROOF_ROUNDS => "Too few rounds hint that the default can be improved",
-            _ => "The default can be improved",
+        let rounds = |row: &str| Some(table.figure(row, column)?.rounds);
+        let holds = match (held, rounds(&default)?.min(rounds(&one.row(clients))?)) {
+            (true, ..2) => "The default holds (one round)",
+            (true, ..PROOF_ROUNDS) => "The default holds (few rounds)",
+            (true, _) => "The default holds",
+            (false, ..PROOF_ROUNDS) => "Too few rounds hint that the default can be improved",
+            (false, _) => "The default can be improved",
         };
         let what = format!("{holds}{limit}; the best other pair");
         beside(table, &what, column, one, clients)
@@ -100,8 +114,7 @@ fn beats(table: &Table, setting: Setting, column: &str, clients: usize) -> Optio
 /// The settings that no sentence compares, because a round of theirs ended without a sync.
 pub(super) fn left_out(table: &Table, plan: &Plan) -> Option<String> {
     let rows = plan.settings.iter().flat_map(|one| plan.clients.iter().map(|at| one.row(*at)));
-    let unsynced = |row: &String| table.figure(row, SYNCS).is_some_and(|syncs| syncs.least <= 0.0);
-    let rows: Vec<String> = rows.filter(unsynced).collect();
+    let rows: Vec<String> = rows.filter(|row| unsynced(table, row)).collect();
     let why = "Not compared, because a round ended without a sync";
     (!rows.is_empty()).then(|| format!("{why}: {}.", rows.join("; ")))
 }
@@ -183,9 +196,20 @@ mod tests {
             assert!(found.contains("can be improved") && found.contains("10 s, 4 MiB"), "{found}");
             assert!(found.starts_with("The default") && found.contains(times), "{found}");
         }
-        for rounds in [1, 2] {
-            let hint = said(|one| is_long(one).then(|| vec![[1300.0, 900.0, 1.0]; rounds]));
-            assert!(hint.iter().take(2).all(|found| found.starts_with("Too few")), "{hint:?}");
+        let begin = |found: Vec<String>, with: &str| {
+            assert!(found.iter().take(2).all(|one| one.starts_with(with)), "{with}: {found:?}");
+        };
+        for (rounds, held, improved) in [
+            (1, "The default holds (one round);", "Too few"),
+            (2, "The default holds (few rounds);", "Too few"),
+            (3, "The default holds;", "The default can be improved;"),
+        ] {
+            let same = || Some(vec![[1000.0, 2000.0, 1.0]; rounds]);
+            let better = |rounds| Some(vec![[1300.0, 900.0, 1.0]; rounds]);
+            begin(said(|_| same()), held);
+            // The pair has so few, or the default.
+            begin(said(|one| is_long(one).then(|| better(rounds))?), improved);
+            begin(said(|one| if is_long(one) { better(3) } else { same() }), improved);
         }
         let [improved, holding] = [[1300.0, 2000.0, 1.0], [1000.0, 900.0, 1.0]].map(|round| {
             let found = said(|one| is_long(one).then(|| vec![round; 3]));
@@ -219,7 +243,9 @@ mod tests {
         let (swept, plan) = table(Settings::DEFAULT_SIZE, unsynced);
         assert!(left_out(&swept, &plan).unwrap().contains("10 s, 4 MiB"));
         let default = |one: &Setting| (*one == Setting::DEFAULT).then(|| vec![[1.0, 1.0, 0.0]]);
-        assert!(said(default).is_empty(), "also not with mode sync");
+        let found = said(default);
+        assert_eq!(found.len(), 1, "also not with mode sync: {found:?}");
+        assert!(found[0].starts_with("With 100 clients nothing is compared"), "{found:?}");
         let (swept, plan) = table(Settings::DEFAULT_SIZE, default);
         assert!(!plot(&swept, &plan).unwrap().sentence.contains('×'));
         assert!(left_out(&swept, &plan).unwrap().contains(&Setting::DEFAULT.row(100)));

@@ -147,7 +147,7 @@ async fn run(
     notes.extend(words::gains(&parts));
     for (name, keys, before) in &made.engines {
         let times = keys.log.waits().await.saturating_sub(*before);
-        notes.extend(waits(name, times, sizes.engine_bytes));
+        notes.extend(waits(name, times, sizes.engine_bytes, true));
     }
     notes.extend(words::rounds(&found, context.settings.rounds()));
     context.step("removing the files")?;

@@ -162,6 +162,9 @@ mod tests {
         let gains_of = gains(&puts);
         assert_eq!(gains_of.len(), 1, "nothing of rows that are not there: {gains_of:?}");
         assert!(gains_of[0].starts_with("Not syncing each write: 11.0 ×"), "{gains_of:?}");
+        let files = [(FSYNC_BOTH, "disk", 5000.0), (DSYNC, "disk", 4000.0)];
+        let files = super::plots(&table("rate", &files), &table("p99", &[]));
+        assert_eq!(files[0].sentence, format!("“{FSYNC_BOTH}”: rate 5,000 /s."), "by itself");
         let cached = table("rate", &[(NO_FSYNC, "page cache", 20_000.0), (RAW, "device", 9.0)]);
         assert!(super::plots(&cached, &table("p99", &[])).is_empty(), "no row is on the disk");
         assert!(gains(&cached).is_empty() && sentences(&cached).is_empty());

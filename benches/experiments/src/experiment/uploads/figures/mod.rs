@@ -128,7 +128,8 @@ pub(super) fn own_sentences(table: &Table, rows: &[Measured]) -> Vec<String> {
         let empty = full.strip_suffix(State::Full.name())?.to_owned() + State::Empty.name();
         Some((figure.median / table.value(&empty, WITH_SYNC)?, full, empty))
     });
-    let slowed = pairs.max_by(|a, b| a.0.total_cmp(&b.0));
+    let slowed = pairs.filter(|(times, ..)| *times > 1.0 && times.is_finite());
+    let slowed = slowed.max_by(|a, b| a.0.total_cmp(&b.0));
     sentences.extend(slowed.and_then(|(_, full, empty)| {
         finding(table, "The path that a full filesystem slows most", WITH_SYNC, [&full, &empty])
     }));
@@ -198,7 +199,9 @@ pub(super) fn cut_notes(rows: &[Measured], batches: usize) -> Vec<String> {
 
 /// The engines whose size was in the way.
 pub(super) fn waits_notes(rows: &[Measured], engine_bytes: u64) -> Vec<String> {
-    let note = |row: &Measured| waits(&row.name, row.replayed.as_ref().ok()?.waits, engine_bytes);
+    // In a quick run a larger size makes no engine larger.
+    let note =
+        |row: &Measured| waits(&row.name, row.replayed.as_ref().ok()?.waits, engine_bytes, false);
     rows.iter().filter_map(note).collect()
 }
 
