@@ -10,6 +10,7 @@ use bytes::Bytes;
 /// The most bytes of values that a group commit carries in its journal blocks. One write for both
 /// is sooner complete than two, and the values wait for a large write to their places.
 const CARRIED_BYTES: u64 = 8 << 10;
+
 /// What was queued, and what else the journal must record.
 pub(super) struct GroupCommit {
     /// Bytes of values and records, as they were queued.
@@ -80,7 +81,8 @@ impl GroupCommit {
         GroupCommit { bytes, queue, applied, newly_dead, capture, flush, carries, deferred }
     }
 
-    /// Its records in journal blocks, and the values that are written beside them.
+    /// Its records in journal blocks, and the values that are written beside them. Call it once: it
+    /// takes the deferred values.
     pub(super) fn encode(&mut self) -> Encoded {
         let mut packer = Packer::default();
         let Placing { values: mut chunks, hold } = std::mem::take(&mut self.deferred);

@@ -196,12 +196,14 @@ impl Writer {
         self.submit(group_commit.bytes, &payloads, chunks, moved_offsets, hold);
         let sequence = self.next - 1;
         {
-            // What died is free once this block is synced, since then an open knows it, too.
+            // What died is free once a synced block says that this one is synced: then an open knows
+            // it, too.
             let mut state = self.shared.state.lock();
             state.space.recorded(sequence, group_commit.newly_dead);
             carried.into_iter().for_each(|(at, bytes)| state.deferred.push(at, bytes));
         }
-        // Acknowledged in this order, each when its last block and all before it are written.
+        // Acknowledged in this order, each when its last block and all before it are written, or
+        // synced where it asks for that.
         let mut progress = self.shared.progress.lock();
         for (queued, blocks) in group_commit.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {

@@ -78,8 +78,8 @@ pub(crate) async fn recover(
     let (end, _) = chain_end(&mut scan, journal, ring, incarnation, &header).await;
     salvage.check(is_torn_tail(&scan, ring, end, evidence))?;
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
-    // What the journal's own blocks say was written and synced: values behind that may be missing
-    // without damage, and values before it may not.
+    // Values behind what is known to be written may be missing without damage. Values up to what is
+    // known to be synced are not even read.
     let known_written = scan.highest_done(evidence).map_or(0, |(done, _)| done);
     let known_synced = scan.highest_synced(end).max(header.sequence).max(evidence.synced);
     let mut replay = Replay::new(
@@ -108,8 +108,8 @@ pub(crate) async fn recover(
         salvage.accept(error)?;
         return Ok(empty_state(&scan, &headers, salvage));
     }
-    // The replay ended where nothing intact follows. What else the directory recorded must not reach
-    // further: the superblock, the checkpoint, and a sync that failed.
+    // Wherever the replay ended, what else the directory recorded must not reach further: the
+    // superblock, the checkpoint, and a sync that failed.
     salvage.check(reaches_clean_end(superblock, ring, &scan, header.sequence, end))?;
     salvage.check(reaches_checkpoint(superblock, &header, ring, &scan, end))?;
     salvage.check(reaches_failed_sync(ring, evidence, end))?;
@@ -204,7 +204,8 @@ fn missing_purged_entries(groups: &BTreeMap<GroupId, Group>, newest: &OpenFile) 
     Some(Corruption::new(newest.kind, 0, newest.size(), expected, found).into())
 }
 
-/// Without a power cut, what was acknowledged when a sync failed must still be there.
+/// What was acknowledged when a sync failed must still be there where the evidence says so: without
+/// peers, or after a power cut of a device that keeps completed writes.
 fn reaches_failed_sync(ring: Ring, evidence: ShutdownEvidence, end: u64) -> Result<()> {
     match evidence.reaches.filter(|acknowledged| *acknowledged > end) {
         None => Ok(()),
