@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a node that is to vote may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// The longest that one step of a change is waited for.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// A join request counts for this long.
@@ -316,8 +318,21 @@ impl Reconciler {
         })
     }
 
+    /// Whether a node that is to vote answers now, and is active. By what it asked and acknowledged
+    /// before, one that has just gone still is: a cluster of one would become one of two, of which one
+    /// is gone, and take no write.
+    async fn is_there(&self, new: NodeId) -> bool {
+        let answers = self.member.answers_of([new], ANSWER_LIMIT).await;
+        answers.get(&new).is_some_and(|one| !one.recovering && !one.stopping)
+    }
+
     /// Proposes one change and waits until it is committed or this member no longer leads.
     pub(crate) async fn take(&self, step: Step, metrics: &RaftMetrics<TypeConfig>) {
+        if let Step::Promote(new) | Step::Replace { new, .. } = step
+            && !self.is_there(new).await
+        {
+            return;
+        }
         let seen = &metrics.membership_config;
         let node = self.member.raft.node_id();
         let (change, what) = match step {

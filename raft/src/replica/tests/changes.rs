@@ -36,6 +36,22 @@ async fn a_change_that_was_judged_before_another_one_or_in_another_term_is_not_m
     assert_eq!(slots(), [1, 2, 3]);
 }
 
+/// By its last request to join, and by what it acknowledged, it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_just_gone_does_not_become_a_voter() {
+    let (_folder, replica) = alone().await;
+    let reconciler = &replica.inner.service.reconciler;
+    let (gone, slot) = (NodeId::new(2, 1), 2);
+    let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
+    reconciler.take(Step::Add(gone, address), &metrics(&replica)).await;
+    assert!(metrics(&replica).membership_config.nodes().any(|(id, _)| id.slot() == slot));
+    let present = metrics(&replica);
+    let promoted = reconciler.take(Step::Promote(gone), &present);
+    runtime::timeout(Duration::from_secs(20), promoted).await.expect("it does not wait for it");
+    let voters: Vec<_> = metrics(&replica).membership_config.voter_ids().collect();
+    assert_eq!(voters, [replica.node_id()]);
+}
+
 /// The story: a call of `mode set` had run out of time, and its record was on its way. A removal that
 /// left two voters began, and the record made two voters `replicated`.
 #[tokio::test(flavor = "multi_thread")]
