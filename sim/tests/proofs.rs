@@ -34,8 +34,10 @@ fn scenarios() -> BTreeSet<String> {
     let folder = repository().join("sim/src/harness/script");
     let files =
         fs::read_dir(folder).expect("the scripts").map(|entry| entry.expect("an entry").path());
+    let name = |list: String| list.trim().trim_matches('"').to_owned();
     files
-        .flat_map(|path| between(&fs::read_to_string(path).expect("a script"), "name: \"", '"'))
+        .flat_map(|path| between(&fs::read_to_string(path).expect("a script"), "scenario!(", ','))
+        .map(name)
         .collect()
 }
 

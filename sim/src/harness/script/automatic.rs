@@ -14,21 +14,20 @@ const SURVEYS: Duration = Duration::from_secs(15);
 
 const EMPTY: &str = "one member's log is empty";
 
-pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "unsafe-recovery-by-configuration",
-    parts: &[
-        UNSYNCED_LOST,
-        "one member lost nothing",
-        EMPTY,
-        "waits for every voter",
-        "decided without an operator",
-        "the unsafe recovery is counted",
-    ],
-    seeds: 12,
-    may_stop: false,
-    plan: |seed| Plan { unsafe_recovery_automatic: true, ..three_or_five(seed) },
-    script: |stage| Box::pin(by_configuration(stage)),
-}];
+pub(super) const SCENARIOS: &[Scenario] = &[scenario!(
+    "unsafe-recovery-by-configuration",
+    |seed| Plan { unsafe_recovery_automatic: true, ..three_or_five(seed) },
+    by_configuration
+)
+.seeds(12)
+.reaches(&[
+    UNSYNCED_LOST,
+    "one member lost nothing",
+    EMPTY,
+    "waits for every voter",
+    "decided without an operator",
+    "the unsafe recovery is counted",
+])];
 
 /// All machines lose power at once under load, or all but a follower, which lost nothing but cannot
 /// lead without the others. One of the machines that lost power comes back late, with an empty log in

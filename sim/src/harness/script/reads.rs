@@ -27,12 +27,9 @@ const HELD_BACK: &str = "answers held back";
 const RIVAL_WROTE: &str = "another leader has acknowledged";
 const ARRIVED: &str = "they arrive while readers wait";
 
-pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "answers-held-back-until-a-rival-has-written",
-    parts: &[HELD_BACK, RIVAL_WROTE, ARRIVED],
-    seeds: 12,
-    may_stop: false,
-    plan: |seed| {
+pub(super) const SCENARIOS: &[Scenario] = &[scenario!(
+    "answers-held-back-until-a-rival-has-written",
+    |seed| {
         let plan = three(seed);
         let millis = Duration::from_millis;
         Plan {
@@ -52,8 +49,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
             ..plan
         }
     },
-    script: |stage| Box::pin(held_back(stage)),
-}];
+    held_back
+)
+.seeds(12)
+.reaches(&[HELD_BACK, RIVAL_WROTE, ARRIVED])];
 
 const LATENCY: Range<Duration> = Duration::from_millis(5)..Duration::from_millis(10);
 /// How long the answers travel: less than a leader waits for one.
