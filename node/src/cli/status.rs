@@ -134,9 +134,12 @@ fn as_text(answers: &[Answer]) -> String {
                     notes.push(format!("{endpoint} is removed and serves nobody: {reason}"));
                 } else if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} has stopped serving: {reason}"));
-                } else if let Some(reason) = &node.not_ready
-                    && node.election_blocked.is_none()
-                {
+                } else if node.election_blocked.is_some() {
+                    // Why is said once for all of them, and not in which state each one waits.
+                    if node.member_state != MemberState::Active {
+                        notes.push(format!("{endpoint} is {}", node.member_state));
+                    }
+                } else if let Some(reason) = &node.not_ready {
                     notes.push(format!("{endpoint} is not ready: {reason}"));
                 }
             }

@@ -215,6 +215,8 @@ async fn an_unsafe_recovery_is_possible_beside_a_member_whose_log_is_empty() {
             && said.contains("has a damaged data directory, and comes back by itself")
     };
     cluster.until_all("all report it, the empty one too, and name that one", said).await;
+    let shown = cluster.cairn(&["status"]).stdout;
+    assert_eq!(shown.matches(" is recovering").count(), 3, "in which state it waits: {shown}");
 
     let asked = cluster.cairn(&["unsafe-recovery", "-o", "json"]);
     assert_eq!(asked.code, 6, "{asked:?}");

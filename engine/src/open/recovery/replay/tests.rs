@@ -41,18 +41,8 @@ fn files(places: &[u64]) -> Files {
 }
 
 fn replay(files: &Files, known_written: u64, known_synced: u64) -> Replay<'_> {
-    Replay {
-        files,
-        ring: Ring::new(64),
-        groups: BTreeMap::new(),
-        known_written,
-        known_synced,
-        unreadable: BTreeMap::new(),
-        unsynced_values: Vec::new(),
-        carried: VecDeque::new(),
-        stream: RecordStream::default(),
-        reached: (0, 0),
-    }
+    let known = (known_written, known_synced);
+    Replay::new(files, Ring::new(64), BTreeMap::new(), known, (0, 0))
 }
 
 /// The blocks of one group commit, from this sequence on.
