@@ -8,7 +8,7 @@ use crate::delay::Delay;
 use crate::durability::in_force;
 use crate::log;
 use crate::outage::ElectionBlockedState;
-use cairn_engine::{LogId, MemberState, Mode, SpaceUse};
+use cairn_engine::{LogId, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -180,7 +180,7 @@ impl Collector for NodeGauges {
         out.gauge("written_sequence", "Last journal block written", engine.written_sequence)?;
         out.gauge("synced_sequence", "Last journal block synced", engine.synced_sequence)?;
         out.bytes("unsynced", "Bytes written and not yet synced", engine.unsynced_bytes)?;
-        let recovering = self.replica.member_state() == MemberState::Recovering;
+        let recovering = !self.replica.holds_all();
         let recovering_help =
             "1 while this node recovers because it may have lost acknowledged writes";
         out.flag("recovering", recovering_help, recovering)?;

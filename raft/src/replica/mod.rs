@@ -35,7 +35,7 @@ use crate::membership::{ChangeError, MemberChange};
 use crate::storage::modes::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
-use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Mode, Need, View};
+use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, Mode, Need, View};
 use futures::future::{Either, select};
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason};
@@ -261,20 +261,17 @@ impl Replica {
         self.inner.member.identity.id()
     }
 
-    /// `Active` if this replica holds everything that it acknowledged. A recovering one may have
-    /// lost some of it: it does not vote, and no read may be served from it.
-    pub fn member_state(&self) -> MemberState {
-        match self.inner.member.may(Act::Vouch).is_ok() {
-            true => MemberState::Active,
-            false => MemberState::Recovering,
-        }
+    /// Whether this replica holds everything that it acknowledged. One that recovers may have lost
+    /// some of it: it does not vote, and no read may be served from it.
+    pub fn holds_all(&self) -> bool {
+        self.inner.member.may(Act::Vouch).is_ok()
     }
 
     /// Its part in the cluster.
     pub fn part(&self) -> Part {
         match self.removed_reason() {
             Some(reason) => Part::Removed(reason),
-            None if self.inner.member.may(Act::Vouch).is_err() => Part::Recovering,
+            None if !self.holds_all() => Part::Recovering,
             None if !self.votes() => Part::Joining,
             None => Part::Active,
         }

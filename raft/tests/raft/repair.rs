@@ -3,7 +3,7 @@
 use crate::support::{Cluster, put, quick, until, value, write};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Error, Extent, MemberState, ValueRef};
+use cairn_engine::{Error, Extent, ValueRef};
 use cairn_raft::{GROUP, Replica, ReplicaConfig, Role, ScrubStatus};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -104,10 +104,8 @@ async fn follower(cluster: &Cluster) -> u16 {
 
 async fn comes_back(cluster: &mut Cluster, slot: u16) {
     cluster.start(slot).await;
-    until("the member to be active again", || {
-        (cluster.replica(slot).member_state() == MemberState::Active).then_some(())
-    })
-    .await;
+    until("the member to be active again", || cluster.replica(slot).holds_all().then_some(()))
+        .await;
     cluster.put("after", "1").await;
     cluster.converge().await;
 }
@@ -137,7 +135,7 @@ async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_i
         // What it recovered survives another restart.
         cluster.kill(slot).await;
         cluster.start(slot).await;
-        assert_eq!(cluster.replica(slot).member_state(), MemberState::Active);
+        assert!(cluster.replica(slot).holds_all());
         cluster.leader().await;
         cluster.converge().await;
     }
@@ -323,7 +321,7 @@ async fn a_scrub_finds_damage_in_every_file_and_repairs_it() {
 
     cluster.kill(slot).await;
     cluster.start(slot).await;
-    assert_eq!(cluster.replica(slot).member_state(), MemberState::Active, "nothing was lost");
+    assert!(cluster.replica(slot).holds_all(), "nothing was lost");
     cluster.leader().await;
     cluster.converge().await;
 }

@@ -12,7 +12,7 @@ use super::kinds::FaultKind::{self, Forget, ForgottenVote, HalfRecovered};
 use super::machine::{Condition, Death, Machine};
 use crate::disk::Moment;
 use cairn_engine::io::FileKind;
-use cairn_engine::{MemberState, Mode};
+use cairn_engine::Mode;
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
 use rand::RngExt;
@@ -211,7 +211,7 @@ impl Nemesis {
 
     fn is_active(&self, member: usize) -> bool {
         let node = self.cluster.machines.get(member).and_then(Machine::node);
-        node.is_some_and(|(_, node)| node.replica().member_state() == MemberState::Active)
+        node.is_some_and(|(_, node)| node.replica().holds_all())
     }
 
     pub(super) fn hosts(&self, members: &[usize]) -> Vec<Host> {

@@ -10,7 +10,6 @@ use super::scrub;
 use crate::check::damage;
 use crate::disk::Decay;
 use cairn_clients::workload::encode_key;
-use cairn_engine::MemberState;
 use cairn_engine::io::FileKind;
 use cairn_raft::GROUP;
 use madsim::runtime::Handle;
@@ -152,8 +151,7 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
     else {
         return;
     };
-    if machine.condition() != Condition::Up || node.replica().member_state() != MemberState::Active
-    {
+    if machine.condition() != Condition::Up || !node.replica().holds_all() {
         return;
     }
     let keys = (0..cluster.plan.profile.groups).flat_map(|group| {

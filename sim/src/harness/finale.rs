@@ -14,7 +14,7 @@ use cairn_clients::Violation;
 use cairn_clients::check::acknowledged::FinalKeys;
 use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::{Recorder, encode_key, read_everything};
-use cairn_engine::{Engine, MemberState};
+use cairn_engine::Engine;
 use cairn_node::Node;
 use cairn_raft::{GROUP, NodeId, Role, UnsafeRecovery};
 use parking_lot::Mutex;
@@ -280,7 +280,7 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
     let Some(chosen) = unsafe_recovery(cluster, &nodes).await else { return };
     let back = || {
         let leads = chosen.replica().status().role == Role::Leader;
-        let active = nodes.iter().all(|node| node.replica().member_state() == MemberState::Active);
+        let active = nodes.iter().all(|node| node.replica().holds_all());
         let states: Vec<_> = nodes.iter().map(|node| node.replica().state_hash()).collect();
         leads
             && active
@@ -355,7 +355,7 @@ pub(super) async fn try_unsafe_recovery(
     };
     let mut asked: Vec<Arc<Node>> = nodes.to_vec();
     asked.sort_by_key(|node| node.replica().node_id() == unsafe_recovery.candidate);
-    asked.retain(|node| node.replica().member_state() == MemberState::Recovering);
+    asked.retain(|node| !node.replica().holds_all());
     for node in asked {
         let runs = |machine: &&Machine| {
             machine.node().is_some_and(|(_, running)| Arc::ptr_eq(&running, &node))
@@ -387,11 +387,10 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
         cluster.start(machine);
     }
     let active = || {
-        cluster.machines.iter().all(|machine| {
-            machine
-                .node()
-                .is_some_and(|(_, node)| node.replica().member_state() == MemberState::Active)
-        })
+        cluster
+            .machines
+            .iter()
+            .all(|machine| machine.node().is_some_and(|(_, node)| node.replica().holds_all()))
     };
     if !wait_until(START_LIMIT, active).await {
         cluster.violation(Violation::new(

@@ -106,7 +106,7 @@ fn check(
     seen: &Mutex<Seen>,
 ) -> Option<Engine> {
     let (life, node) = machine.node()?;
-    let (status, member_state) = (node.replica().status(), node.replica().member_state());
+    let (status, holds_all) = (node.replica().status(), node.replica().holds_all());
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
     // A member counts as a voter only if it votes in all configurations: in a joint change, a vote
@@ -117,21 +117,21 @@ fn check(
     );
     let mut seen = seen.lock();
     let mut found = Vec::new();
-    match member_state {
-        MemberState::Active if node.replica().votes() => machine.saw_active(life),
-        MemberState::Active => {}
-        MemberState::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
+    let leads = matches!(status.role, Role::Leader | Role::Candidate);
+    match holds_all {
+        true if node.replica().votes() => machine.saw_active(life),
+        true => {}
+        false if leads => {
             let detail = format!("node {slot} is {} of term {}", status.role, status.term);
             found.push(Violation::new("a recovering node never campaigns", detail));
         }
-        MemberState::Recovering => {}
+        false => {}
     }
     moves::check(cluster, slot, &status.members);
     machine.saw_synced(cluster.promises.present().is_some_and(|period| {
         machine.condition() == Condition::Up
             && applied.is_some_and(|applied| applied.index >= period.after)
     }));
-    let leads = matches!(status.role, Role::Leader | Role::Candidate);
     let drained_above = machine.drained_above(status.term);
     if leads && drained_above.is_some_and(|term| status.term > term) && machine.heard_lately() {
         let detail = format!("node {slot} is {} of term {}", status.role, status.term);
@@ -143,7 +143,7 @@ fn check(
         others.filter(reached).for_each(Machine::hears_a_leader);
     }
     found.extend(seen.members.saw(&status.configurations));
-    if member_state == MemberState::Recovering {
+    if !holds_all {
         if !machine.lacks_acks() && !machine.damaged() {
             let detail = format!(
                 "node {slot} recovers after nothing that could have taken what it acknowledged"

@@ -13,7 +13,7 @@ use crate::harness::network::Links;
 use cairn_clients::history::Outcome;
 use cairn_clients::workload::Recorder;
 use cairn_engine::io::FileKind;
-use cairn_engine::{LogId, MemberState};
+use cairn_engine::LogId;
 use cairn_node::Node;
 use cairn_raft::{ReplicaStatus, Role};
 use madsim::task::NodeId as Host;
@@ -129,12 +129,11 @@ impl Stage {
     }
 
     pub(super) fn is_active(&self, member: usize) -> bool {
-        self.node(member).is_some_and(|node| node.replica().member_state() == MemberState::Active)
+        self.node(member).is_some_and(|node| node.replica().holds_all())
     }
 
     pub(super) fn is_recovering(&self, member: usize) -> bool {
-        self.node(member)
-            .is_some_and(|node| node.replica().member_state() == MemberState::Recovering)
+        self.node(member).is_some_and(|node| !node.replica().holds_all())
     }
 
     /// The last entry that a member has purged. If the member had less before, a snapshot ends
