@@ -6,19 +6,17 @@
 //! `replicated`.
 //!
 //! What holds here:
-//! - a stricter mode binds from its append or the install of its snapshot on, so that every
-//!   acknowledgement behind it in the log means it; a laxer one from its apply on, when no other
-//!   leader can take it back;
-//! - fewer than three voters never run `replicated`: a membership of fewer binds like a mode;
-//! - until everything that the log held when the process began is applied, every acknowledgement
-//!   waits for its sync, since an entry among it may ask for that;
+//! - while the log holds an entry that asks for a mode and is not applied, every acknowledgement
+//!   waits for its sync: so a stricter mode holds from its append or the install of its snapshot on,
+//!   and a laxer one from its apply on, when no other leader can take it back;
+//! - fewer than three voters never run `replicated`: a membership of fewer asks like a mode does;
+//! - what the log held when the process began may ask;
 //! - this is the only place that tells the engine whether to wait.
 
 use crate::core::codec::LogRecord;
 use crate::core::types::{Membership, Payload};
 use cairn_engine::{Engine, Mode};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 
 /// Mode `replicated` relies on other members that hold what a power cut takes from one.
 pub(crate) const REPLICATED_VOTERS: usize = 3;
@@ -46,21 +44,16 @@ struct State {
     applied: Option<Mode>,
     /// The index of the entry that set the applied mode.
     since: u64,
-    /// What appended entries ask for that are not applied yet, by index.
-    appended: BTreeMap<u64, Mode>,
-    /// Entries up to this one may ask for a mode, and this process has not read them.
-    unread: Option<u64>,
+    /// Entries up to this one may ask for a mode and are not applied: the log's last one when the
+    /// process began, or a later one that asks.
+    unapplied: Option<u64>,
     /// The leader asks for the fast ack mode.
     fast: bool,
 }
 
 impl State {
     fn binding(&self) -> Mode {
-        if self.unread.is_some() {
-            return Mode::Sync;
-        }
-        let applied = self.applied.unwrap_or(Mode::Sync);
-        self.appended.values().copied().fold(applied, stricter)
+        self.applied.filter(|_| self.unapplied.is_none()).unwrap_or(Mode::Sync)
     }
 }
 
@@ -92,16 +85,14 @@ pub(crate) fn too_few(membership: &Membership) -> bool {
     membership.get_joint_config().iter().any(|voters| voters.len() < REPLICATED_VOTERS)
 }
 
-/// The least that an entry asks for.
-fn asked(payload: &Payload) -> Option<Mode> {
+/// Whether an entry asks for a mode, or ends `replicated`.
+fn asks(payload: &Payload) -> bool {
     match payload {
-        Payload::Normal(proposal) => match LogRecord::of_members(&proposal.meta) {
-            Ok(Some(LogRecord::Mode(mode))) => Some(mode),
-            _ => None,
-        },
-        // Anything but `replicated`.
-        Payload::Membership(membership) => too_few(membership).then_some(Mode::Device),
-        Payload::Blank => None,
+        Payload::Normal(proposal) => {
+            matches!(LogRecord::of_members(&proposal.meta), Ok(Some(LogRecord::Mode(_))))
+        }
+        Payload::Membership(membership) => too_few(membership),
+        Payload::Blank => false,
     }
 }
 
@@ -109,38 +100,26 @@ impl ModeInForce {
     /// `last`: the last entry of the log.
     pub(crate) fn new(engine: Engine, own: Mode, last: Option<u64>) -> ModeInForce {
         engine.set_safe_acks(true);
-        let state =
-            State { applied: None, since: 0, appended: BTreeMap::new(), unread: last, fast: false };
+        let state = State { applied: None, since: 0, unapplied: last, fast: false };
         ModeInForce { engine, own, state: Mutex::new(state) }
     }
 
     /// An entry is about to be appended. Call this before the engine has it.
     pub(crate) fn appended(&self, index: u64, payload: &Payload) {
-        if let Some(mode) = asked(payload) {
-            self.change(|state| {
-                state.appended.insert(index, mode);
-            });
+        if asks(payload) {
+            self.installs(index);
         }
     }
 
-    /// A snapshot through `index` is about to be installed, and its mode is this one. Call this
-    /// before the engine has it.
-    pub(crate) fn installs(&self, index: u64, mode: Mode) {
-        self.change(|state| {
-            let binding = state.appended.entry(index).or_insert(mode);
-            *binding = stricter(*binding, mode);
-        });
+    /// A snapshot through `index`, which has a mode, is about to be installed. Call this before the
+    /// engine has it.
+    pub(crate) fn installs(&self, index: u64) {
+        self.change(|state| state.unapplied = state.unapplied.max(Some(index)));
     }
 
     /// The log ends with this entry now.
     pub(crate) fn truncated(&self, last: Option<u64>) {
-        self.change(|state| match last {
-            None => (state.appended, state.unread) = (BTreeMap::new(), None),
-            Some(last) => {
-                state.appended.retain(|index, _| *index <= last);
-                state.unread = state.unread.map(|unread| unread.min(last));
-            }
-        });
+        self.change(|state| state.unapplied = state.unapplied.min(last));
     }
 
     /// Everything up to `through` is applied, and the log says this mode there, since that index.
@@ -148,16 +127,14 @@ impl ModeInForce {
         {
             let state = self.state.lock();
             let nothing_new = (state.applied, state.since) == (mode, since)
-                && state.unread.is_none()
-                && state.appended.first_key_value().is_none_or(|(first, _)| *first > through);
+                && state.unapplied.is_none_or(|unapplied| unapplied > through);
             if nothing_new {
                 return;
             }
         }
         self.change(|state| {
             (state.applied, state.since) = (mode, since);
-            state.appended.retain(|index, _| *index > through);
-            state.unread = state.unread.filter(|unread| *unread > through);
+            state.unapplied = state.unapplied.filter(|unapplied| *unapplied > through);
         });
     }
 
@@ -168,11 +145,10 @@ impl ModeInForce {
 
     /// Whether the log may hold a mode that is not applied yet.
     pub(crate) fn is_changing(&self) -> bool {
-        let state = self.state.lock();
-        state.unread.is_some() || !state.appended.is_empty()
+        self.state.lock().unapplied.is_some()
     }
 
-    /// What the log asks for: the strictest of the applied mode and of those that are only appended.
+    /// What the log asks for: the applied mode, and `sync` while an entry that asks is not applied.
     pub(crate) fn binding(&self) -> Mode {
         self.state.lock().binding()
     }
@@ -215,6 +191,7 @@ mod tests {
     use crate::core::codec::encode_mode;
     use crate::core::ids::{MemberAddress, NodeId};
     use crate::storage::tests::engine;
+    use std::collections::BTreeMap;
 
     async fn mode_in_force(own: Mode, last: Option<u64>) -> (ModeInForce, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
@@ -312,6 +289,7 @@ mod tests {
         modes.truncated(Some(9));
         assert_eq!(modes.binding(), Mode::Sync);
         modes.truncated(Some(8));
+        modes.applied(8, Some(Mode::Replicated), 3);
         assert_eq!(modes.binding(), Mode::Replicated);
     }
 
@@ -350,7 +328,7 @@ mod tests {
         modes.appended(9, &Payload::Membership(of(3)));
         assert_eq!(modes.binding(), Mode::Replicated);
         modes.appended(10, &Payload::Membership(of(2)));
-        assert_eq!(modes.binding(), Mode::Device);
+        assert_eq!(modes.binding(), Mode::Sync);
         assert!(allows_replicated(&of(3)) && !allows_replicated(&of(2)));
         assert_eq!(first_mode(Mode::Replicated, &of(3)), Mode::Replicated);
         assert_eq!(first_mode(Mode::Replicated, &of(1)), Mode::Sync);

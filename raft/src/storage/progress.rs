@@ -28,8 +28,8 @@ impl Progress {
 
     /// A snapshot through `index` is about to be installed, and this is its image.
     pub(crate) fn installs(&self, image: &Image, index: u64) {
-        if let Some(mode) = image.mode {
-            self.modes.installs(index, mode);
+        if image.mode.is_some() {
+            self.modes.installs(index);
         }
     }
 
