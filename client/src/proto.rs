@@ -16,10 +16,13 @@ use prost::Message as _;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-tonic::include_proto!("cairn.kv.v1");
+#[cfg(not(madsim))]
+include!("../generated/cairn.kv.v1.rs");
+#[cfg(madsim)]
+include!("../generated/sim/cairn.kv.v1.rs");
 
 /// The encoded `FileDescriptorSet` of the protocol, for gRPC reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kv.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../generated/cairn.kv.v1.bin");
 
 /// The trailing metadata key under which an error status carries an encoded [`ErrorDetail`].
 pub const ERROR_DETAIL_KEY: &str = "cairn-error-bin";

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 /// Generated from `proto/etcd.proto`.
 #[allow(missing_docs, clippy::all)]
 mod proto {
-    tonic::include_proto!("etcdserverpb");
+    include!("../../generated/etcdserverpb.rs");
 }
 
 const MEMBERS: usize = 3;
