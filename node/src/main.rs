@@ -17,6 +17,6 @@ fn main() -> ExitCode {
     // The allocator gives memory back soon and asks for huge pages, of which the kernel clears 2 MiB for
     // the first byte. With many large values under way that was half of the processor time. An
     // error means that the kernel has no huge pages.
-    nix::sys::prctl::set_thp_disable(true).ok();
+    rustix::thread::disable_transparent_huge_pages(true).ok();
     cli::main()
 }

@@ -246,9 +246,8 @@ fn on_a_small_filesystem(mib: u64, options: &str, test: impl FnOnce(&Path) + Sen
     let (image, at) = (image.to_str().unwrap(), mounted.to_str().unwrap());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root");
-            let made = tool("mount", &["--make-rprivate", "/"])
-                && tool("mkfs.ext4", &["-q", "-m", "0", image])
+            cairn_lossy::disk::isolate().expect("root");
+            let made = tool("mkfs.ext4", &["-q", "-m", "0", image])
                 && tool("mount", &["-o", &format!("loop,{options}"), image, at]);
             if made {
                 test(&mounted);

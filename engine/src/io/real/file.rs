@@ -2,6 +2,8 @@
 
 use super::system;
 use crate::error::Error;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,10 +28,10 @@ pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
     options.read(true).write(write);
     // std adds O_CLOEXEC; O_NONBLOCK means nothing to a regular file and keeps a pipe from blocking
     // the open.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            options.custom_flags(flags).open(path).map(|file| (file, false))
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match options.custom_flags(system::bits(flags | OFlags::DIRECT)).open(path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+            options.custom_flags(system::bits(flags)).open(path).map(|file| (file, false))
         }
         opened => opened.map(|file| (file, true)),
     }

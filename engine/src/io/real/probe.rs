@@ -9,6 +9,8 @@ use super::file::open_file;
 use super::system::{DirectAlignment, Extents};
 use super::{ring::Ring, system, threads};
 use crate::io::{AlignedBuf, BLOCK};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -89,7 +91,8 @@ pub fn probe_io_uring() -> io::Result<()> {
 /// # Errors
 /// The system's, such as `PermissionDenied`, and `InvalidInput` if `device` is not a block device.
 pub fn nvme_identify(device: &Path) -> io::Result<NvmeIdentify> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(device)?;
+    let flags = system::bits(OFlags::NONBLOCK);
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(device)?;
     if !file.metadata()?.file_type().is_block_device() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a block device"));
     }
@@ -121,12 +124,13 @@ fn describe(
 fn unnamed_file(directory: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
-    let opened = options.custom_flags(libc::O_TMPFILE | libc::O_DIRECT).open(directory);
-    match opened.map_err(|error| (error.raw_os_error(), error)) {
+    let opened =
+        options.custom_flags(system::bits(OFlags::TMPFILE | OFlags::DIRECT)).open(directory);
+    match opened.map_err(|error| (Errno::from_io_error(&error), error)) {
         Ok(file) => Ok((file, true)),
         // The filesystem may support unnamed files without direct I/O, direct I/O without unnamed
         // files, or neither.
-        Err((Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT), _)) => {
+        Err((Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT), _)) => {
             let path = directory.join(format!(".cairn-probe-{}", std::process::id()));
             drop(options.clone().create_new(true).custom_flags(0).open(&path)?);
             let opened = open_file(&path, true);

@@ -18,6 +18,7 @@ use super::device::{Direction, FileDevice, Request, Submit, Transfer, TransferPr
 use crate::io::{AlignedBuf, Device};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -382,7 +383,9 @@ impl RingLoop {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The kernel has no memory for more operations, or no space for their completions.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                Err(error)
+                    if matches!(Errno::from_io_error(&error), Some(Errno::AGAIN | Errno::BUSY)) =>
+                {
                     self.ring.submit_and_wait(1)?;
                 }
                 Err(error) => return Err(error),

@@ -1,11 +1,12 @@
 //! System calls that the standard library does not have.
 
 use crate::io::AlignedBuf;
-use std::ffi::CString;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::ioctl::{Opcode, Updater, ioctl};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How a filesystem maps the bytes of a file. Each byte counts once.
@@ -45,11 +46,14 @@ pub struct FreeSpace {
 /// is released when the last descriptor of this description is closed and the kernel has finished
 /// the last operation on it.
 pub(super) fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: `flock` is plain data, for which zeros are valid: the whole file, and a process id of
-    // 0, as OFD locks demand.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    // The whole file, and a process id of 0, as OFD locks demand.
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
     // SAFETY: the descriptor is open for the length of the call, and `lock` is a live `flock`, as
     // this command expects.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
@@ -68,14 +72,7 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn free_space(path: &Path) -> io::Result<FreeSpace> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: `statvfs` is plain data, for which zeros are valid.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is a live string that ends in a zero byte, `stat` is a live `statvfs` for the
-    // call to fill.
-    if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let stat = rustix::fs::statvfs(path)?;
     Ok(FreeSpace {
         free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
         block_bytes: stat.f_frsize,
@@ -85,56 +82,43 @@ pub fn free_space(path: &Path) -> io::Result<FreeSpace> {
 /// The units of direct I/O on the file; `None` if the kernel (before 6.1) or the filesystem does
 /// not report them.
 pub(super) fn direct_alignment(file: &File) -> io::Result<Option<DirectAlignment>> {
-    // SAFETY: `statx` is plain data, for which zeros are valid.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open for the length of the call; the path is a static, empty C
-    // string, as this flag demands; `stat` is a live `statx` for the call to fill.
-    let result = unsafe {
-        let flags = libc::AT_EMPTY_PATH;
-        libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_DIOALIGN, &raw mut stat)
+    let stat = match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Err(Errno::NOSYS) => return Ok(None),
+        answer => answer?,
     };
-    if result != 0 {
-        let error = io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) };
-    }
-    let reported = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let (memory_bytes, offset_bytes) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
     Ok(reported.then_some(DirectAlignment { memory_bytes, offset_bytes }))
 }
 
-/// Zeros as written extents, by the drive (Linux 6.17). libc does not have it yet.
-const FALLOC_FL_WRITE_ZEROES: libc::c_int = 0x80;
+/// Zeros as written extents, by the drive (Linux 6.17). rustix does not have it yet.
+const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
 
 /// Reserves the space of the file's first `bytes`; its length stays. Returns `false` if the
 /// filesystem cannot; writing then takes the space.
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
-    fallocate(file, libc::FALLOC_FL_KEEP_SIZE, 0, bytes)
+    fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)
 }
 
 /// Lets the drive zero the range, which becomes a part of the file, in written extents. Returns
 /// `false` if kernel, filesystem or drive cannot.
 pub(super) fn write_zeroes(file: &File, offset: u64, bytes: u64) -> io::Result<bool> {
-    fallocate(file, FALLOC_FL_WRITE_ZEROES, offset, bytes)
+    fallocate(file, WRITE_ZEROES, offset, bytes)
 }
 
-fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<bool> {
-    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-    let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
-    loop {
-        // SAFETY: the descriptor is open for the length of the call; no memory is passed.
-        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) } == 0 {
-            return Ok(true);
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EINTR) => {}
-            Some(libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
-            _ => return Err(error),
-        }
+fn fallocate(file: &File, mode: FallocateFlags, offset: u64, bytes: u64) -> io::Result<bool> {
+    match retry_on_intr(|| rustix::fs::fallocate(file, mode, offset, bytes)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        answer => Ok(answer.map(|()| true)?),
     }
 }
 
-const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+/// The bits of flags that `OpenOptions` takes.
+pub(super) fn bits(flags: OFlags) -> i32 {
+    flags.bits().cast_signed()
+}
+
+const FS_IOC_FIEMAP: Opcode = 0xC020_660B;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
 /// Its location is unknown, or not decided yet.
@@ -187,15 +171,11 @@ pub(super) fn extents(file: &File, bytes: u64) -> io::Result<Option<Extents>> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the descriptor is open for the length of the call; `map` has the layout that this
-        // request expects (its size is asserted above), and `extent_count` is the number of extents
-        // that it has room for.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => Ok(None),
-                _ => Err(error),
-            };
+        // SAFETY: `map` has the layout that this request expects (its size is asserted above), and
+        // `extent_count` is the number of extents that it has room for.
+        match unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, Fiemap>::new(&mut map)) } {
+            Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+            answer => answer?,
         }
         let mut last = true;
         for extent in map.extents.iter().take(map.mapped_extents as usize) {
