@@ -243,7 +243,7 @@ mod tests {
     async fn what_a_broken_stream_did_not_send_had_no_effect() {
         let call = || call::Kind::Get(proto::GetRequest::default());
         let limit = std::time::Duration::from_secs(60);
-        let port = cairn_ports::HeldPort::any().unwrap();
+        let port = cairn_launch::HeldPort::any().unwrap();
         let endpoint = format!("http://{}", port.address());
         let channel = Channel::from_shared(endpoint).unwrap().connect_lazy();
         let stream = MultiplexedStream::new(UnaryStub::new(channel), Caller::new(None));

@@ -9,13 +9,11 @@ use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::etcd::{self, EtcdCluster};
-use crate::systems::process::run_to_end;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Limit, Payloads, Samples, drive};
-use std::ffi::OsStr;
+use cairn_launch::command;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 /// The command's arguments.
@@ -178,19 +176,16 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 }
 
 /// Nodes whose every fdatasync lasts longer.
-async fn slower_syncs(folder: &Path, us: u64) -> Result<ClusterOptions> {
+fn slower_syncs(folder: &Path, us: u64) -> Result<ClusterOptions> {
     let source = folder.join("slower_syncs.rs");
     let library = folder.join("slower_syncs.so");
     std::fs::write(&source, include_str!("../../preload/slower_syncs.rs")).context("a library")?;
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let arguments = ["--edition=2024", "--crate-type=cdylib", "-O", "-o"].map(OsStr::new);
-    let files = [library.as_os_str(), source.as_os_str()];
-    run_to_end(&compiler, &[&arguments[..], &files].concat()).await?;
+    let arguments = ["--edition=2024", "--crate-type=cdylib", "-O", "-o"];
+    cairn_launch::run(command(compiler, arguments).arg(&library).arg(source))?;
     let wrapper = move |_: &Path, _| {
-        let mut command = Command::new("env");
-        command.arg(format!("LD_PRELOAD={}", library.display()));
-        command.arg(format!("SLOWER_SYNCS_US={us}"));
-        Some(command)
+        let preload = format!("LD_PRELOAD={}", library.display());
+        Some(command("env", [preload, format!("SLOWER_SYNCS_US={us}")]))
     };
     Ok(ClusterOptions {
         backend: "threads",
@@ -231,7 +226,7 @@ impl Side {
         let Arguments { clients, connections, value_bytes, .. } = *arguments;
         let scratch = arguments.disk.scratch()?;
         let options = match arguments.slower_syncs_us {
-            Some(us) => slower_syncs(scratch.path(), us).await?,
+            Some(us) => slower_syncs(scratch.path(), us)?,
             None => ClusterOptions::default(),
         };
         let options = ClusterOptions {

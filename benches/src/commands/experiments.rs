@@ -83,7 +83,7 @@ async fn experiments(
     scratch: &Path,
     plots: &Path,
 ) -> Result<cairn_experiments::Report> {
-    let program = program().await?;
+    let program = program()?;
     let mut command = Command::new(program);
     command.args(["bench", "disk", "--yes", "-o", "json", "--plots"]).arg(plots).arg(scratch);
     if arguments.quick {

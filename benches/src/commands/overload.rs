@@ -99,7 +99,7 @@ impl Side {
     async fn measure(&self, arguments: &Arguments) -> Result<Load> {
         let scratch = arguments.disk.scratch()?;
         let cluster = CairnCluster::start(scratch.path(), &ClusterOptions::default()).await?;
-        let mut command = Command::new(crate::systems::cairn::program().await?);
+        let mut command = Command::new(crate::systems::cairn::program()?);
         command.args(["bench", "--json", "--yes", "--endpoints", &cluster.endpoints().join(",")]);
         for (option, value) in [
             ("--clients", self.clients),

@@ -9,10 +9,11 @@
 use crate::progress::Step;
 use crate::report::{Line, Report};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
-use crate::systems::process::find_program;
+use crate::systems::find_program;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result};
 use cairn_experiments::{Limit, Payloads, drive};
+use cairn_launch::command;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -127,16 +128,16 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     Ok(())
 }
 
-fn strace(path: &Path, slot: usize) -> Command {
-    let mut command = Command::new("strace");
+fn strace(path: &Path, slot: u16) -> Command {
     // --seccomp-bpf stops the node only at the calls that are counted.
-    command.args(["-f", "--seccomp-bpf", "-ttt", "-e", "signal=none", "-e"]);
+    let arguments = ["-f", "--seccomp-bpf", "-ttt", "-e", "signal=none", "-e"];
+    let mut command = command("strace", arguments);
     command.arg(format!("trace={}", COUNTED.join(",")));
     command.arg("-o").arg(trace_file(path, slot));
     command
 }
 
-fn trace_file(path: &Path, slot: usize) -> PathBuf {
+fn trace_file(path: &Path, slot: u16) -> PathBuf {
     path.join(format!("strace-{slot}.txt"))
 }
 

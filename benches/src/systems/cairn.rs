@@ -1,26 +1,25 @@
 //! Three `cairn serve` processes from the release build.
 
-use super::process::{Server, run_to_end};
 use crate::progress::Step;
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
 use cairn_client::{Client, Options, proto};
 use cairn_experiments::{Limit, Payloads, Worker, drive};
-use cairn_ports::HeldPort;
+use cairn_launch::{HeldPort, Members, Server, command, log_end, run, serve};
 use cairn_tls::issue::{Authority, Issued, Validity};
 use cairn_tls::{CertificateName, Connector, Expected, Files, Tls};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tokio::task::spawn_blocking;
 use tonic::transport::Endpoint;
 
 const MEMBERS: usize = 3;
 const READY_WITHIN: Duration = Duration::from_secs(30);
+const LOG_LINES: usize = 20;
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 /// A cluster switches between the safe and the fast ack mode within seconds. These puts show the
 /// switch.
@@ -28,7 +27,7 @@ const ACK_MODE_WITHIN: Duration = Duration::from_secs(30);
 const ACK_MODE_PUTS: u64 = 500;
 
 /// The command to put before `cairn serve`, for the folder of the run and a slot.
-pub type Wrapper = Box<dyn Fn(&Path, usize) -> Option<Command> + Send + Sync>;
+pub type Wrapper = Box<dyn Fn(&Path, u16) -> Option<Command> + Send + Sync>;
 
 /// How the cluster runs.
 pub struct ClusterOptions {
@@ -74,8 +73,8 @@ impl CairnNode {
         self.pid
     }
 
-    async fn stop(self) -> Result<()> {
-        let status = self.server.stop(self.pid, STOP_WITHIN).await?;
+    async fn stop(mut self) -> Result<()> {
+        let status = spawn_blocking(move || self.server.stop(STOP_WITHIN)).await??;
         if !status.success() {
             bail!("a cairn node ended with {status}");
         }
@@ -105,12 +104,14 @@ impl CairnCluster {
     pub async fn start(path: &Path, options: &ClusterOptions) -> Result<CairnCluster> {
         let program = match &options.program {
             Some(program) => program.clone(),
-            None => program().await?,
+            None => program()?,
         };
         let step = Step::new("starting three cairn nodes");
-        let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
-        let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
-        let (client, peer) = addresses.split_at(MEMBERS);
+        let ports = cairn_launch::hold(MEMBERS * 3).context("free ports")?;
+        let mut members = Members::at("bench", &ports);
+        for member in &mut members.all {
+            member.http = "none".to_owned();
+        }
         let certificates = options.tls.then(|| Certificates::make(path)).transpose()?;
         let own = match &certificates {
             Some(certificates) => {
@@ -120,21 +121,16 @@ impl CairnCluster {
         };
         let tls = own.clone().map(Tls::load).transpose()?;
         let mut nodes = Vec::new();
-        for (index, (client_address, peer_address)) in client.iter().zip(peer).enumerate() {
-            let slot = index + 1;
-            let config = path.join(format!("cairn-{slot}.toml"));
+        for member in &members.all {
+            let slot = member.slot;
             let security = match &certificates {
                 Some(certificates) => certificates.keys(slot)?,
-                None if knows_certificates(&program).await => "insecure = true\n".to_owned(),
+                None if knows_certificates(&program) => "insecure = true\n".to_owned(),
                 None => String::new(),
             };
-            let mut text = format!(
-                "cluster = \"bench\"\nslot = {slot}\n{}data_dir = \"{}\"\nmode = \"{}\"\n\
-                 [listen]\nclient = \"{client_address}\"\npeer = \"{peer_address}\"\nhttp = \"none\"\n\
-                 [storage]\nsize = \"{}\"\nbackend = \"{}\"\n\
-                 assert_device_contract = {}\n[log]\nlevel = \"warn\"\n",
-                security,
-                path.join(format!("cairn-{slot}")).display(),
+            let lines = format!(
+                "{security}mode = {:?}\nstorage.size = \"{}\"\nstorage.backend = {:?}\n\
+                 storage.assert_device_contract = {}\nlog.level = \"warn\"",
                 options.mode,
                 options.size_bytes,
                 options.backend,
@@ -142,25 +138,25 @@ impl CairnCluster {
                 // promise.
                 options.mode == "device",
             );
-            for (other, (client, peer)) in client.iter().zip(peer).enumerate() {
-                let slot = other + 1;
-                writeln!(text, "[members.{slot}]\nclient = \"{client}\"\npeer = \"{peer}\"")?;
-            }
-            std::fs::write(&config, text).context("configuration")?;
-            let arguments = [OsStr::new("format"), OsStr::new("--config"), config.as_os_str()];
-            run_to_end(program.as_os_str(), &arguments).await?;
-            let mut command =
-                (options.wrapper)(path, slot).unwrap_or_else(|| Command::new(&program));
-            if command.get_program() != program.as_os_str() {
-                command.arg(&program);
-            }
-            command.arg("serve").arg("--config").arg(&config);
+            let data_dir = path.join(format!("cairn-{slot}"));
+            let config = path.join(format!("cairn-{slot}.toml"));
+            std::fs::write(&config, members.config(member, &data_dir, &lines))
+                .context("configuration")?;
+            run(command(&program, ["format", "--config"]).arg(&config))?;
+            let serve = serve(&program, &config);
+            let command = match (options.wrapper)(path, slot) {
+                Some(mut wrapper) => {
+                    wrapper.arg(serve.get_program()).args(serve.get_args());
+                    wrapper
+                }
+                None => serve,
+            };
             let log = path.join(format!("cairn-{slot}.log"));
-            let server = Server::spawn(&format!("cairn node {slot}"), command, &log)?;
+            let server = Server::start(&format!("cairn node {slot}"), command, &log)?;
             nodes.push(CairnNode {
-                pid: server.pid(),
+                pid: server.id(),
                 server,
-                client_address: client_address.clone(),
+                client_address: member.client.clone(),
                 tls: tls.clone(),
             });
         }
@@ -175,7 +171,7 @@ impl CairnCluster {
         loop {
             let mut ready = 0;
             for node in &mut self.nodes {
-                node.server.check_alive()?;
+                node.server.check_running()?;
                 let leader = node.full_status().await.ok().and_then(|status| status.leader);
                 ready += usize::from(leader.is_some());
             }
@@ -183,14 +179,14 @@ impl CairnCluster {
                 break;
             }
             if Instant::now() > until {
-                let logs: Vec<String> =
-                    self.nodes.iter().map(|node| node.server.log_tail()).collect();
+                let log = |node: &CairnNode| log_end(node.server.log(), LOG_LINES);
+                let logs: Vec<String> = self.nodes.iter().map(log).collect();
                 bail!("no leader within {READY_WITHIN:?}:\n{}", logs.join("\n--\n"));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         for node in &mut self.nodes {
-            node.pid = traced_child(node.server.pid()).unwrap_or(node.server.pid());
+            node.pid = traced_child(node.server.id()).unwrap_or(node.server.id());
         }
         let client = self.client().await?;
         client.put("ready", "yes").await.context("first put")?;
@@ -363,17 +359,16 @@ impl Certificates {
     }
 
     /// The lines of a member's configuration.
-    fn keys(&self, slot: usize) -> Result<String> {
-        let name = CertificateName::member("bench", u16::try_from(slot)?)?;
+    fn keys(&self, slot: u16) -> Result<String> {
+        let name = CertificateName::member("bench", slot)?;
         let Files { ca, certificate, key } = self.issue(&name, &format!("member-{slot}"))?;
         Ok(format!("tls.ca = {ca:?}\ntls.certificate = {certificate:?}\ntls.key = {key:?}\n"))
     }
 }
 
 /// Whether this `cairn` is not older than certificates.
-async fn knows_certificates(program: &Path) -> bool {
-    let arguments = ["config", "print", "--set", "insecure=true"].map(OsStr::new);
-    run_to_end(program.as_os_str(), &arguments).await.is_ok()
+fn knows_certificates(program: &Path) -> bool {
+    run(&mut command(program, ["config", "print", "--set", "insecure=true"])).is_ok()
 }
 
 async fn status(address: &str, tls: Option<&Tls>) -> Result<StatusResponse> {
@@ -404,21 +399,16 @@ fn traced_child(pid: u32) -> Option<u32> {
 
 /// The program to measure: `CAIRN_BIN`, or else the release build of this source tree. It is built
 /// now, so that it is never out of date.
-pub async fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CAIRN_BIN") {
         return Ok(PathBuf::from(program));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("workspace")?;
     let _step = Step::new("building cairn");
-    let manifest = workspace.join("Cargo.toml");
-    let arguments: Vec<&OsStr> =
-        ["build", "--release", "--package", "cairn-node", "--bin", "cairn", "--manifest-path"]
-            .into_iter()
-            .map(OsStr::new)
-            .chain([manifest.as_os_str()])
-            .collect();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run_to_end(&cargo, &arguments).await.context("building cairn; or set CAIRN_BIN to a binary")?;
+    let build = ["build", "--release", "--package", "cairn-node", "--bin", "cairn"];
+    run(command(cargo, build).arg("--manifest-path").arg(workspace.join("Cargo.toml")))
+        .context("building cairn; or set CAIRN_BIN to a binary")?;
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace.join("target"), PathBuf::from);
     Ok(target.join("release").join("cairn"))

@@ -3,18 +3,18 @@
 //! The load goes only to the leader, over as many connections as with Cairn, like etcd's own
 //! `benchmark put --target-leader --conns --clients`: the fastest way to drive etcd.
 
-use super::process::{Server, find_program};
+use super::find_program;
 use crate::progress::Step;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Payloads, Worker};
-use cairn_ports::HeldPort;
+use cairn_launch::{HeldPort, Server, Signal, command};
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
+use tokio::task::spawn_blocking;
 use tonic::transport::{Channel, Endpoint};
 
 /// Generated from `proto/etcd.proto`.
@@ -48,7 +48,7 @@ impl EtcdCluster {
     pub async fn start(path: &Path) -> Result<EtcdCluster> {
         let program = program()?;
         let _step = Step::new("starting three etcd members");
-        let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
+        let ports = cairn_launch::hold(MEMBERS * 2).context("free ports")?;
         let urls: Vec<String> =
             ports.iter().map(|port| format!("http://{}", port.address())).collect();
         let (client, peer) = urls.split_at(MEMBERS);
@@ -56,35 +56,22 @@ impl EtcdCluster {
             peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
         let mut members = Vec::new();
         for (index, (client, peer)) in client.iter().zip(peer).enumerate() {
-            let mut command = Command::new(&program);
-            command.arg("--name").arg(format!("m{index}"));
-            command.arg("--data-dir").arg(path.join(format!("etcd-{index}")));
+            let mut command = command(&program, ["--name", &format!("m{index}"), "--data-dir"]);
+            command.arg(path.join(format!("etcd-{index}")));
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
-            command.args([
-                "--initial-cluster",
-                &initial.join(","),
-                "--initial-cluster-state",
-                "new",
-            ]);
-            command.args([
-                "--quota-backend-bytes",
-                "8589934592",
-                "--logger",
-                "zap",
-                "--log-level",
-                "error",
-            ]);
+            command.args(["--initial-cluster", &initial.join(",")]);
+            command.args(["--initial-cluster-state", "new"]);
+            command.args(["--quota-backend-bytes", "8589934592"]);
+            command.args(["--logger", "zap", "--log-level", "error"]);
             let log = path.join(format!("etcd-{index}.log"));
-            members.push((
-                Server::spawn(&format!("etcd member {index}"), command, &log)?,
-                client.clone(),
-            ));
+            let server = Server::start(&format!("etcd member {index}"), command, &log)?;
+            members.push((server, client.clone()));
         }
         let until = Instant::now() + READY_WITHIN;
         loop {
             for (server, _) in &mut members {
-                server.check_alive()?;
+                server.check_running()?;
             }
             if let Some((leader, version)) = find_leader(&members).await {
                 let leader = Endpoint::from_shared(leader)?;
@@ -104,7 +91,7 @@ impl EtcdCluster {
 
     /// The process ids of the members.
     pub fn pids(&self) -> Vec<u32> {
-        self.members.iter().map(|(server, _)| server.pid()).collect()
+        self.members.iter().map(|(server, _)| server.id()).collect()
     }
 
     /// `clients` closed loops of puts over `connections` connections to the leader.
@@ -142,10 +129,10 @@ impl EtcdCluster {
 
     /// Stops all members.
     pub async fn stop(self) -> Result<()> {
-        for (server, _) in self.members {
-            let pid = server.pid();
+        for (mut server, _) in self.members {
+            server.signal(Signal::TERM)?;
             // etcd ends by the signal that stops it, so its exit status means nothing.
-            server.stop(pid, STOP_WITHIN).await?;
+            spawn_blocking(move || server.wait(STOP_WITHIN)).await??;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::support::raw::Raw;
 use crate::support::{Cluster, http_get, value_of};
 use cairn_client::Role;
 use cairn_client::proto::{self, call};
+use cairn_launch::Signal;
 use serde_json::Value;
 use tokio::time::Instant;
 use tonic::transport::Channel;
@@ -63,7 +64,7 @@ async fn a_leader_that_stops_hands_over_first_and_waits_for_no_idle_stream() {
     // Only this one holds the stop up.
     let unread = unread(&cluster, leader).await;
 
-    cluster.signal_node(leader, "TERM");
+    cluster.signal_node(leader, Signal::TERM);
     let another = async || {
         let statuses = cluster.statuses().await;
         let leads = statuses.iter().find(|status| status.role == Role::Leader)?;
@@ -99,7 +100,7 @@ async fn writers_go_on_while_one_leader_after_another_stops_and_nothing_is_lost(
         let _watch = health_watch(&address).await;
         let _silent = Raw::connect(&address);
         let asked = Instant::now();
-        cluster.signal_node(leader, "TERM");
+        cluster.signal_node(leader, Signal::TERM);
         assert_eq!(cluster.ended(leader), 0, "{}", cluster.logs());
         let ended = asked.elapsed();
         load.wait_for_acknowledgements(500).await;

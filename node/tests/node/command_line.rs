@@ -1,6 +1,6 @@
 //! The command line against a real cluster, from `cairn dev` to exit codes.
 use crate::support::{Cluster, Ran, command, finish, run};
-use cairn_ports::HeldPort;
+use cairn_launch::HeldPort;
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::process::Stdio;

@@ -1,6 +1,7 @@
 //! What a new user meets: a cluster that is not formed yet, `cairn dev`, names of commands in other
 //! tools, help, and results for programs.
-use crate::support::{Cluster, Ran, command, finish, http_get, run, value_of};
+use crate::support::{CAIRN, Cluster, Ran, WAIT_LIMIT, command, finish, http_get, run, value_of};
+use cairn_launch::{Server, serve};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -113,24 +114,17 @@ async fn a_member_that_no_configuration_has_is_told_before_and_after_it_starts()
     assert_eq!(json_of(&good)["warnings"], json!([]));
 
     assert_eq!(cairn(&["format", "--config", config]).code, 0);
-    let server =
-        command(cluster.folder.path(), &["serve", "--stop-with-stdin", "--config", config])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("cairn starts");
+    let log = cluster.folder.path().join("4.log");
+    let command = serve(CAIRN, Path::new(config));
+    let mut server = Server::start("the fourth member", command, &log).expect("cairn starts");
     let told = async || {
         let status = cairn(&["status", "--only", "-e", &own[0]]);
         status.stdout.contains(sentence).then_some(status.code)
     };
     assert_eq!(cluster.until("its status says so", told).await, 6);
-    let ran = {
-        let mut server = server;
-        drop(server.stdin.take());
-        finish(server)
-    };
-    assert!(ran.stderr.contains(sentence), "{}", ran.stderr);
+    server.stop(WAIT_LIMIT).expect("it stops");
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains(sentence), "{log}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The log of a real node, above a standard error that does not take it, and below strangers.
 use crate::support::{Cluster, http_get, raw::Raw, value_of};
 use cairn_client::{Error, ScrubAction};
+use cairn_launch::Signal;
 use cairn_node::access::TokenHash;
-use std::fs::File;
-use std::io::Read;
-use std::process::Stdio;
+use std::io::{PipeReader, Read, pipe};
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -20,8 +21,16 @@ async fn serves_and_stops(cluster: &mut Cluster) {
     for number in 0..100 {
         client.put(format!("key-{number}"), "value").await.expect("it serves");
     }
-    cluster.signal_node(0, "TERM");
+    cluster.signal_node(0, Signal::TERM);
     assert_eq!(cluster.ended(0), 0, "a clean stop");
+}
+
+/// Starts the node with a pipe for its output. Returns the other end.
+fn start_with_pipe(cluster: &mut Cluster) -> PipeReader {
+    let (read, write) = pipe().expect("a pipe");
+    let name = format!("/proc/self/fd/{}", write.as_raw_fd());
+    cluster.start_node_writing_to(0, Path::new(&name));
+    read
 }
 
 /// Everything that a node can say, so that it says much.
@@ -32,14 +41,13 @@ const LOUD: &str = "log.level = \"trace,h2=trace,hyper=trace,openraft=trace\"";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standard_error_that_fails_costs_lines_and_never_the_node() {
     let mut cluster = Cluster::format(1, "64MiB", LOUD);
-    let full = File::options().write(true).open("/dev/full").expect("a full device");
-    cluster.start_node_writing_to(0, full.into());
+    cluster.start_node_writing_to(0, Path::new("/dev/full"));
     cluster.wait_ready().await;
     let dropped = async || (metric(&cluster, "cairn_log_dropped_lines_total") > 0).then_some(());
     cluster.until("lines are counted", dropped).await;
     serves_and_stops(&mut cluster).await;
 
-    drop(cluster.start_node_writing_to(0, Stdio::piped()));
+    drop(start_with_pipe(&mut cluster));
     cluster.wait_ready().await;
     let dropped = async || (metric(&cluster, "cairn_log_dropped_lines_total") > 0).then_some(());
     cluster.until("lines are counted", dropped).await;
@@ -52,7 +60,7 @@ async fn a_standard_error_that_fails_costs_lines_and_never_the_node() {
 async fn a_standard_error_that_nobody_reads_costs_lines_which_are_counted_and_said_later() {
     let mut cluster = Cluster::format(1, "64MiB", LOUD);
     for read in [false, true] {
-        let mut unread = cluster.start_node_writing_to(0, Stdio::piped()).expect("a pipe");
+        let mut unread = start_with_pipe(&mut cluster);
         cluster.wait_ready().await;
         let client = cluster.client();
         let dropped = async || {

@@ -1,5 +1,6 @@
 //! A running node reads its configuration again at SIGHUP.
 use crate::support::{Cluster, run};
+use cairn_launch::Signal;
 use cairn_node::access::TokenHash;
 use std::process::Command;
 
@@ -11,7 +12,7 @@ async fn until_logged(cluster: &Cluster, words: &str, times: usize) {
 /// The story: a limit was too low for one import, and raising it cost a restart of every member.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_named() {
-    let cluster = Cluster::start(1, "64MiB", "").await;
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
     let value = "x".repeat(1000);
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
 
@@ -20,7 +21,7 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
         0,
         "limits.max_value_bytes = 100\nlog.level = \"debug\"\ntiming.heartbeat = \"150ms\"\nscrub.rate_bytes = \"1MiB\"",
     );
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "need a restart", 1).await;
     let log = cluster.log(0);
     let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");
@@ -38,7 +39,7 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     for bad in ["limits.max_value_bytes = 0\nlog.level = \"warn\"", "log.level = \"loud\""] {
         std::fs::write(cluster.config(0), format!("{bad}\n{text}")).expect("a file");
         let before = cluster.log(0).matches("nothing was changed").count();
-        cluster.signal_node(0, "HUP");
+        cluster.signal_node(0, Signal::HUP);
         until_logged(&cluster, "nothing was changed", before + 1).await;
         assert_eq!(cluster.cairn(&["put", "a", &value]).code, 2, "{bad}");
     }
@@ -47,7 +48,7 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     assert!(refusal.contains("limits.max_value_bytes") && refusal.contains("WARN"), "{refusal}");
 
     std::fs::write(cluster.config(0), &text).expect("a file");
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
 }
@@ -55,7 +56,7 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
 /// The story: a FIFO stood where the configuration was, and the leader that was told to read it hung.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_file_is_no_configuration_and_nobody_waits_for_it() {
-    let cluster = Cluster::start(1, "64MiB", "").await;
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
     let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
     std::fs::remove_file(cluster.config(0)).expect("its file");
     let fifo = Command::new("mkfifo").arg(cluster.config(0)).status().expect("mkfifo runs");
@@ -65,25 +66,25 @@ async fn what_is_no_file_is_no_configuration_and_nobody_waits_for_it() {
         assert_eq!(checked.code, 2, "{config}: {checked:?}");
         assert!(checked.stderr.contains(config), "{checked:?}");
     }
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "not a regular file", 1).await;
     assert_eq!(cluster.cairn(&["put", "a", "1"]).code, 0);
     std::fs::remove_file(cluster.config(0)).expect("the FIFO");
     std::fs::write(cluster.config(0), text).expect("a file");
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "no value changed", 1).await;
 }
 
 /// The story: a token leaked, and to revoke it took a restart of every member.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_do_what_changes_without_a_restart() {
-    let cluster = Cluster::start(1, "64MiB", "").await;
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
     assert_eq!(cluster.cairn(&["put", "a", "1"]).code, 0, "everybody may");
 
     let hash = TokenHash::of(b"ada's");
     let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
     cluster.configure(0, &format!("access.ada = \"read token:{hash}\""));
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "access = of ada", 1).await;
     assert!(!cluster.log(0).contains(&hash.to_string()), "a token's hash is in the log");
     assert_eq!(cluster.cairn(&["get", "a"]).code, 10, "nobody may without a token");
@@ -98,7 +99,7 @@ async fn who_may_do_what_changes_without_a_restart() {
 
     // A table that is gone is a slip, as far as a running node can tell.
     std::fs::write(cluster.config(0), &text).expect("a file");
-    cluster.signal_node(0, "HUP");
+    cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "need a restart", 1).await;
     let log = cluster.log(0);
     let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");

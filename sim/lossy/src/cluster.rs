@@ -5,13 +5,13 @@
 //! outlives the program nevertheless ends when its standard input does.
 
 use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
-use anyhow::{Context, Result, bail, ensure};
-use cairn_ports::HeldPort;
+use anyhow::{Context, Result, ensure};
+use cairn_launch::{HeldPort, Member, Members, Server, log_end, run, serve};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -47,13 +47,14 @@ impl Setup {
 
 /// One machine.
 pub struct Machine {
-    slot: usize,
+    slot: u16,
     config: PathBuf,
     log: PathBuf,
     boot_id_file: PathBuf,
     client_address: String,
+    /// Before the disk, which can only be unmounted after the process has ended.
+    process: Option<Server>,
     disk: LossyMount,
-    process: Option<Child>,
     started: Instant,
 }
 
@@ -80,8 +81,8 @@ impl Cluster {
     pub fn format(setup: &Setup, size: usize, seed: u64) -> Result<Cluster> {
         let mut folder = tempfile::Builder::new().prefix("cairn-lossy-").tempdir()?;
         folder.disable_cleanup(setup.keep);
-        let ports = cairn_ports::hold(size * 3)?;
-        let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
+        let ports = cairn_launch::hold(size * 3)?;
+        let members = Members::at("lossy", &ports);
         let mut cluster = Cluster {
             setup: setup.clone(),
             machines: Vec::new(),
@@ -91,8 +92,8 @@ impl Cluster {
             _ports: ports,
             folder,
         };
-        for number in 0..size {
-            let machine = cluster.make_machine(number, &addresses)?;
+        for (number, member) in members.all.iter().enumerate() {
+            let machine = cluster.make_machine(&members, member)?;
             cluster.machines.push(machine);
             cluster.new_boot(number)?;
             cluster.format_machine(number)?;
@@ -101,43 +102,30 @@ impl Cluster {
     }
 
     /// Creates a mounted disk and a configuration.
-    fn make_machine(&self, number: usize, addresses: &[String]) -> Result<Machine> {
-        let slot = number + 1;
-        let path = |name: &str| self.folder.path().join(format!("{name}-{slot}"));
+    fn make_machine(&self, members: &Members, member: &Member) -> Result<Machine> {
+        let path = |name: &str| self.folder.path().join(format!("{name}-{}", member.slot));
         let (below, mounted) = (path("below"), path("disk"));
         std::fs::create_dir(&below)?;
         std::fs::create_dir(&mounted)?;
         let disk = LossyMount::new(&below, &mounted, self.setup.behaviour())?;
         disk.disk().sync_takes(self.setup.sync_time);
         let boot_id_file = path("boot");
-        let members: Vec<&[String]> = addresses.chunks(3).collect();
-        let Some([client, peer, http]) = members.get(number) else {
-            bail!("three addresses for each machine")
-        };
-        let mut text = format!(
-            "cluster = \"lossy\"\nslot = {slot}\ninsecure = true\ndata_dir = {:?}\nmode = {:?}\nlisten.client = \"{client}\"\n\
-             listen.peer = \"{peer}\"\nlisten.http = \"{http}\"\nstorage.size = {:?}\nstorage.boot_id_file = {:?}\n{}\n",
-            mounted.join(DATA),
+        let lines = format!(
+            "insecure = true\nmode = {:?}\nstorage.size = {:?}\nstorage.boot_id_file = {boot_id_file:?}\n\
+             storage.assert_device_contract = {}\n{}",
             self.setup.mode,
             self.setup.size,
-            boot_id_file,
+            self.setup.behaviour() == Behaviour::Honour,
             self.setup.more,
         );
-        if self.setup.behaviour() == Behaviour::Honour {
-            text += "storage.assert_device_contract = true\n";
-        }
-        for (slot, member) in (1..).zip(&members) {
-            let [client, peer, _] = member else { bail!("three addresses for each machine") };
-            text += &format!("[members.{slot}]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
-        }
         let config = path("config");
-        std::fs::write(&config, text)?;
+        std::fs::write(&config, members.config(member, &mounted.join(DATA), &lines))?;
         Ok(Machine {
-            slot,
+            slot: member.slot,
             config,
             log: path("log"),
             boot_id_file,
-            client_address: client.clone(),
+            client_address: member.client.clone(),
             disk,
             process: None,
             started: Instant::now(),
@@ -146,24 +134,14 @@ impl Cluster {
 
     fn format_machine(&self, number: usize) -> Result<()> {
         let config = self.machine(number)?.config.display().to_string();
-        let output = self.command(&["format", "--config", &config]).output()?;
-        ensure!(
-            output.status.success(),
-            "cairn format: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        run(&mut self.command(&["format", "--config", &config]))?;
         Ok(())
     }
 
     /// `cairn` with these arguments, independent of the caller's environment.
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.setup.cairn);
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("CAIRN_") {
-                command.env_remove(variable);
-            }
-        }
-        command.args(arguments).stdin(Stdio::null()).current_dir(self.folder.path());
+        let mut command = cairn_launch::command(&self.setup.cairn, arguments);
+        command.current_dir(self.folder.path());
         command
     }
 
@@ -180,14 +158,12 @@ impl Cluster {
     /// # Errors
     /// If the process cannot be created.
     pub fn start(&mut self, number: usize) -> Result<()> {
-        let machine = self.machine(number)?;
-        let log = std::fs::File::options().create(true).append(true).open(&machine.log)?;
-        let config = machine.config.display().to_string();
-        let mut command = self.command(&["serve", "--stop-with-stdin", "--config", &config]);
-        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-        let process = command.spawn().context("starting cairn")?;
+        let (folder, program) = (self.folder.path().to_owned(), self.setup.cairn.clone());
         let machine = self.machine_mut(number)?;
-        machine.process = Some(process);
+        let mut command = serve(program, &machine.config);
+        command.current_dir(folder);
+        let name = format!("machine {}", machine.slot);
+        machine.process = Some(Server::start(&name, command, &machine.log)?);
         machine.started = Instant::now();
         Ok(())
     }
@@ -218,9 +194,7 @@ impl Cluster {
             damage.add(self.machine(*number)?.disk.disk().cut(style, &mut rng)?);
         }
         for number in numbers {
-            if let Some(mut process) = self.machine_mut(*number)?.process.take() {
-                process.wait()?;
-            }
+            self.kill(*number)?;
             if !self.cuts_are_hidden {
                 self.new_boot(*number)?;
             }
@@ -238,10 +212,7 @@ impl Cluster {
     /// # Errors
     /// If there is no such machine.
     pub fn kill(&mut self, number: usize) -> Result<()> {
-        if let Some(mut process) = self.machine_mut(number)?.process.take() {
-            process.kill()?;
-            process.wait()?;
-        }
+        self.machine_mut(number)?.process = None;
         Ok(())
     }
 
@@ -288,10 +259,7 @@ impl Cluster {
         let Some(process) = &mut machine.process else {
             return Ok(Some("it was not started".to_owned()));
         };
-        match process.try_wait()? {
-            Some(_) => Ok(Some(last_error(&machine.log))),
-            None => Ok(None),
-        }
+        Ok(process.ended()?.map(|_| last_error(&machine.log)))
     }
 
     /// The number of machines.
@@ -357,40 +325,19 @@ impl Cluster {
     /// If that fails.
     pub fn accept_data_loss(&self) -> Result<()> {
         let endpoints = self.addresses().join(",");
-        let output = self
-            .command(&["unsafe-recovery", "--accept-data-loss", "--yes", "--endpoints", &endpoints])
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "cairn unsafe-recovery: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let arguments =
+            ["unsafe-recovery", "--accept-data-loss", "--yes", "--endpoints", &endpoints];
+        run(&mut self.command(&arguments))?;
         Ok(())
     }
 
     /// The ends of all servers' logs.
     pub fn logs(&self) -> String {
         let tail = |machine: &Machine| {
-            let text = std::fs::read_to_string(&machine.log).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            let from = lines.len().saturating_sub(LOG_LINES);
-            let lines = lines.get(from..).unwrap_or_default().join("\n");
+            let lines = log_end(&machine.log, LOG_LINES);
             format!("--- machine {}, {}\n{lines}\n", machine.slot, machine.log.display())
         };
         self.machines.iter().map(tail).collect()
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for machine in &mut self.machines {
-            if let Some(mut process) = machine.process.take() {
-                // It may have ended before.
-                let _ = process.kill();
-                let _ = process.wait();
-            }
-        }
-        self.machines.clear();
     }
 }
 

@@ -13,7 +13,7 @@ use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, answer, call};
-use cairn_ports::HeldPort;
+use cairn_launch::HeldPort;
 use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use std::pin::Pin;

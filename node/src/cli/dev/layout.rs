@@ -8,10 +8,9 @@
 use super::super::exit::UsageError;
 use super::super::format::format;
 use anyhow::Context;
+use cairn_launch::{HeldPort, Members, quoted};
 use cairn_node::NodeConfig;
 use cairn_node::config::{Layers, Source, format_size, parse_size};
-use cairn_ports::HeldPort;
-use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -210,50 +209,30 @@ fn write_configs(
         .filter(|setting| setting.source != Source::Default)
         .filter_map(|setting| Some((setting.key, setting.value?)))
         .collect();
+    let mut lines = String::new();
+    if !extra.iter().any(|(key, _)| key.starts_with("tls.") || *key == "insecure") {
+        // It listens on this machine's loopback interface only.
+        lines += "insecure = true\n";
+    }
+    lines.extend(extra.iter().map(|(key, value)| format!("{key} = {}\n", quoted(value))));
     let ports = choose_ports(first_port)?;
-    let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
-    let members: Vec<&[String]> = addresses.chunks(3).collect();
-    for (slot, own) in (1..=NODES).zip(&members) {
-        let [client, peer, http] = own else { continue };
-        let quoted = |text: &str| toml::Value::from(text).to_string();
-        let mut text = String::from("# Written by `cairn dev`.\n");
-        writeln!(text, "cluster = \"dev\"\nslot = {slot}")?;
-        if !extra.iter().any(|(key, _)| key.starts_with("tls.") || *key == "insecure") {
-            // It listens on this machine's loopback interface only.
-            writeln!(text, "insecure = true")?;
-        }
-        writeln!(
-            text,
-            "data_dir = {}",
-            quoted(&home.join(format!("node-{slot}")).display().to_string())
-        )?;
-        writeln!(text, "listen.client = {}", quoted(client))?;
-        writeln!(text, "listen.peer = {}", quoted(peer))?;
-        writeln!(text, "listen.http = {}", quoted(http))?;
-        for (key, value) in &extra {
-            writeln!(text, "{key} = {}", quoted(value))?;
-        }
-        for (slot, member) in (1..=NODES).zip(&members) {
-            let [client, peer, _] = member else { continue };
-            writeln!(
-                text,
-                "\n[members.{slot}]\nclient = {}\npeer = {}",
-                quoted(client),
-                quoted(peer)
-            )?;
-        }
+    let members = Members::at("dev", &ports);
+    for member in &members.all {
+        let data_dir = home.join(format!("node-{}", member.slot));
+        let text = members.config(member, &data_dir, &lines);
+        let text = format!("# Written by `cairn dev`.\n{text}");
         // Read the text back before keeping it: values of --set may exclude each other.
         let mut layers = Layers::new();
         layers.add_toml("--set", &text)?;
         NodeConfig::from_layers(&layers)?;
-        std::fs::write(config_file(home, slot), text)?;
+        std::fs::write(config_file(home, member.slot), text)?;
     }
     Ok(ports)
 }
 
 /// For each node its client, peer and HTTP port.
 fn choose_ports(first_port: Option<u16>) -> anyhow::Result<Vec<HeldPort>> {
-    let any = || cairn_ports::hold(usize::from(NODES) * 3).context("cannot listen on any port");
+    let any = || cairn_launch::hold(usize::from(NODES) * 3).context("cannot listen on any port");
     let from = |first: u16| {
         let offsets =
             (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));

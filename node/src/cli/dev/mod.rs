@@ -109,7 +109,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         created.keep();
     }
     home.forget();
-    cluster.stop().await;
+    cluster.stop();
     if args.exit && !args.ephemeral && !output.is_json() && served.is_ok() {
         let again = stop_command(&args.dir).replacen(" dev stop", " dev", 1);
         output.line(&format!(

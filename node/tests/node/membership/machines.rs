@@ -2,9 +2,10 @@
 //! The machines are network namespaces, so this needs root; without it the test is skipped and says
 //! so.
 
-use crate::support::{POLL, Ran, WAIT_LIMIT, command, finish};
+use crate::support::{CAIRN, POLL, Ran, WAIT_LIMIT, finish};
+use cairn_launch::Server;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
@@ -71,17 +72,9 @@ impl Network {
 
     /// `cairn` on a machine.
     fn cairn(&self, slot: usize, folder: &Path, arguments: &[&str]) -> Command {
-        let cairn = command(folder, arguments);
-        let mut inside = Command::new("nsenter");
-        inside.arg(format!("--net=/run/netns/{}", self.machine(slot)));
-        inside.arg(cairn.get_program()).args(cairn.get_args()).current_dir(folder);
-        for (variable, value) in cairn.get_envs() {
-            match value {
-                Some(value) => inside.env(variable, value),
-                None => inside.env_remove(variable),
-            };
-        }
-        inside.stdin(Stdio::null());
+        let network = format!("--net=/run/netns/{}", self.machine(slot));
+        let mut inside = cairn_launch::command("nsenter", [&network, CAIRN]);
+        inside.args(arguments).current_dir(folder).stdin(Stdio::null());
         inside
     }
 
@@ -109,16 +102,6 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
         false => {
             Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr)))
         }
-    }
-}
-
-/// A server, killed when dropped.
-struct Serving(Child);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.kill().expect("our own child");
-        self.0.wait().expect("our own child");
     }
 }
 
@@ -185,10 +168,9 @@ fn three_machines_form_a_cluster_by_the_documents_in_three_commands_each() {
                 assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
                 continue;
             }
-            let log = std::fs::File::create(folder.join(format!("{slot}.log"))).expect("a log");
-            let mut server = network.cairn(slot, folder, &words);
-            server.stdout(log.try_clone().expect("a log")).stderr(log);
-            serving.push(Serving(server.spawn().expect("nsenter runs")));
+            let log = folder.join(format!("{slot}.log"));
+            let server = Server::start("a server", network.cairn(slot, folder, &words), &log);
+            serving.push(server.expect("nsenter runs"));
         }
     }
 

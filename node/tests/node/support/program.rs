@@ -1,10 +1,10 @@
 //! Programs: this build of `cairn` and other ones, with a limit on how long they run.
 
 use super::{POLL, WAIT_LIMIT};
-use cairn_ports::HeldPort;
+use cairn_launch::HeldPort;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,22 +22,8 @@ pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
 
 /// `cairn` with these arguments in this folder, without the CAIRN_ variables of the environment.
 pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Command {
-    command_of(Path::new(CAIRN), folder, arguments)
-}
-
-/// The same of another build.
-pub fn command_of<S: AsRef<std::ffi::OsStr>>(
-    program: &Path,
-    folder: &Path,
-    arguments: &[S],
-) -> Command {
-    let mut command = Command::new(program);
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_string_lossy().starts_with("CAIRN_") {
-            command.env_remove(variable);
-        }
-    }
-    command.args(arguments).current_dir(folder).stdin(Stdio::null());
+    let mut command = cairn_launch::command(CAIRN, arguments);
+    command.current_dir(folder).stdin(Stdio::null());
     command
 }
 
@@ -81,11 +67,7 @@ pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("our own child") {
-            return Ran {
-                code: status.code().or(status.signal().map(|signal| -signal)).expect("an end"),
-                stdout: text(stdout),
-                stderr: text(stderr),
-            };
+            return Ran { code: code(status), stdout: text(stdout), stderr: text(stderr) };
         }
         if began.elapsed() > limit {
             child.kill().expect("our own child");
@@ -93,6 +75,11 @@ pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// [`Ran::code`].
+pub fn code(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| -signal)).expect("an end")
 }
 
 /// Reads the pipe while the process runs, since a full pipe would block the process.
@@ -106,7 +93,7 @@ fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>
 
 /// Ports for a test's servers, held until they are dropped, and their addresses.
 pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
-    let ports = cairn_ports::hold(count).expect("ports");
+    let ports = cairn_launch::hold(count).expect("ports");
     let addresses = ports.iter().map(|port| port.address().to_string()).collect();
     (ports, addresses)
 }

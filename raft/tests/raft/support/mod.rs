@@ -13,7 +13,7 @@ pub mod proxy;
 use bytes::Bytes;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
-use cairn_ports::HeldPort;
+use cairn_launch::HeldPort;
 use cairn_raft::{
     Command, Condition, GROUP, MemberAddress, NodeId, Operation, PeerServer, Replica,
     ReplicaConfig, Role, Session, WriteError, WriteOutcome,

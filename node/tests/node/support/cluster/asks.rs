@@ -1,6 +1,6 @@
 //! What a test asks of a running cluster: through clients, by commands, and of the system.
 
-use super::{Cluster, Server};
+use super::{Cluster, Node};
 use crate::support::program::{Ran, command, finish};
 use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
 use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     pub fn logs(&self) -> String {
-        let read = |node: &Server| std::fs::read_to_string(&node.log).unwrap_or_default();
+        let read = |node: &Node| std::fs::read_to_string(&node.log).unwrap_or_default();
         self.nodes
             .iter()
             .map(|node| format!("--- {}\n{}", node.log.display(), read(node)))
@@ -166,7 +166,7 @@ impl Cluster {
             let ended = self.nodes.iter_mut().any(|node| {
                 node.process
                     .as_mut()
-                    .is_some_and(|process| process.try_wait().expect("ours").is_some())
+                    .is_some_and(|process| process.ended().expect("ours").is_some())
             });
             assert!(
                 !ended && began.elapsed() < WAIT_LIMIT,

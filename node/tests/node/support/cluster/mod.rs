@@ -2,20 +2,20 @@
 
 mod asks;
 
+use super::WAIT_LIMIT;
 use super::certificates::Certificates;
 use super::machine::Machine;
-use super::program::{CAIRN, command_of, finish, hold, run};
+use super::program::{CAIRN, code, hold, run};
+use cairn_launch::{HeldPort, Members, Server, Signal, serve};
 use cairn_lossy::disk::Damage;
-use cairn_ports::HeldPort;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
 use tempfile::TempDir;
 
 /// A cluster of server processes.
 pub struct Cluster {
     /// The token of the clients that this makes.
     token: Option<String>,
-    nodes: Vec<Server>,
+    nodes: Vec<Node>,
     ports: Vec<HeldPort>,
     /// The cluster has certificates, and this is where.
     pub certificates: Option<Certificates>,
@@ -35,50 +35,35 @@ pub enum Hosts {
     Machines,
 }
 
-struct Server {
+struct Node {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
     data: PathBuf,
     client_address: String,
-    process: Option<Child>,
+    process: Option<Server>,
     machine: Option<Machine>,
 }
 
-impl Server {
+impl Node {
     fn start(&mut self, folder: &Path) {
-        let log =
-            std::fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log");
-        self.start_writing_to(folder, log.into());
+        let log = self.log.clone();
+        self.start_writing_to(folder, &log);
     }
 
-    fn start_writing_to(&mut self, folder: &Path, log: Stdio) {
-        let mut command = command_of(
-            &self.program,
-            folder,
-            &["serve", "--stop-with-stdin", "--config", self.config.to_str().expect("text")],
-        );
-        // The open pipe stops the server if the test dies without running its destructors.
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        self.process = Some(command.spawn().expect("cairn starts"));
+    fn start_writing_to(&mut self, folder: &Path, log: &Path) {
+        let mut command = serve(&self.program, &self.config);
+        command.current_dir(folder);
+        self.process = Some(Server::start("the node", command, log).expect("cairn starts"));
     }
 }
 
 /// A running node that is to take over a slot. Killed when dropped.
-pub struct Successor(Server);
+pub struct Successor(Node);
 
 impl Successor {
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.0.log).unwrap_or_default()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().expect("our own child");
-            process.wait().expect("our own child");
-        }
     }
 }
 
@@ -133,48 +118,31 @@ impl Cluster {
         more: impl Fn(&Path, usize) -> String,
     ) -> Cluster {
         let folder = tempfile::tempdir().expect("a folder");
-        let (ports, addresses) = hold(size * 3);
-        let members: Vec<&[String]> = addresses.chunks(3).collect();
+        let ports = cairn_launch::hold(size * 3).expect("ports");
+        let mut members = Members::at("tested", &ports);
+        members.initial = initial;
         let mut nodes = Vec::new();
-        for (number, own) in members.iter().enumerate() {
-            let slot = number + 1;
+        for member in &members.all {
+            let slot = member.slot;
             let machine =
                 (hosts == Hosts::Machines).then(|| Machine::new(folder.path(), &slot.to_string()));
-            let dir = match &machine {
+            let data = match &machine {
                 Some(machine) => machine.data(),
                 None => folder.path().join(format!("data-{slot}")),
             };
-            let mut text = format!(
-                "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
-                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{}\n",
-                own[0],
-                own[1],
-                own[2],
-                more(folder.path(), slot)
-            );
-            text.extend(machine.as_ref().map(Machine::keys));
-            let initial_members = if number < initial { &members[..initial] } else { &[] };
-            if number >= initial {
-                text += &format!("join = [\"{}\"]\n", members[0][1]);
-            }
-            for (number, member) in initial_members.iter().enumerate() {
-                text += &format!(
-                    "[members.{}]\nclient = \"{}\"\npeer = \"{}\"\n",
-                    number + 1,
-                    member[0],
-                    member[1]
-                );
-            }
+            let keys = machine.as_ref().map(Machine::keys).unwrap_or_default();
+            let more = more(folder.path(), slot.into());
+            let lines = format!("storage.size = \"{storage_bytes}\"\n{more}\n{keys}");
             let config = folder.path().join(format!("{slot}.toml"));
-            std::fs::write(&config, text).expect("a file");
+            std::fs::write(&config, members.config(member, &data, &lines)).expect("a file");
             let ran = run(folder.path(), &["format", "--config", config.to_str().expect("text")]);
             assert_eq!(ran.code, 0, "{}", ran.stderr);
-            nodes.push(Server {
+            nodes.push(Node {
                 program: CAIRN.into(),
                 config,
                 log: folder.path().join(format!("{slot}.log")),
-                data: dir,
-                client_address: own[0].clone(),
+                data,
+                client_address: member.client.clone(),
                 process: None,
                 machine,
             });
@@ -208,11 +176,9 @@ impl Cluster {
         self.nodes[node].start(self.folder.path());
     }
 
-    /// The same with another standard error. Returns the other end of a pipe.
-    pub fn start_node_writing_to(&mut self, node: usize, log: Stdio) -> Option<ChildStderr> {
-        let server = &mut self.nodes[node];
-        server.start_writing_to(self.folder.path(), log);
-        server.process.as_mut().and_then(|process| process.stderr.take())
+    /// The same with another log.
+    pub fn start_node_writing_to(&mut self, node: usize, log: &Path) {
+        self.nodes[node].start_writing_to(self.folder.path(), log);
     }
 
     /// Whether the node's process was started and not stopped.
@@ -222,10 +188,7 @@ impl Cluster {
 
     /// Sends SIGKILL, and returns when the process is gone.
     pub fn kill_node(&mut self, node: usize) {
-        if let Some(mut process) = self.nodes[node].process.take() {
-            process.kill().expect("our own child");
-            process.wait().expect("our own child");
-        }
+        self.nodes[node].process = None;
     }
 
     /// Cuts the power of the node's machine. A node without a machine of its own only gets SIGKILL.
@@ -249,26 +212,23 @@ impl Cluster {
 
     /// Sends SIGKILL to all before it waits for any of them.
     pub fn kill_all(&mut self) {
-        let mut killed: Vec<Child> =
+        let mut killed: Vec<Server> =
             self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
         for process in &mut killed {
             process.kill().expect("our own child");
-        }
-        for mut process in killed {
-            process.wait().expect("our own child");
         }
     }
 
     /// Closes standard input, which stops a server like SIGTERM does, and returns its exit code.
     pub fn stop_node(&mut self, node: usize) -> i32 {
         let mut process = self.nodes[node].process.take().expect("it runs");
-        drop(process.stdin.take());
-        finish(process).code
+        code(process.stop(WAIT_LIMIT).expect("it stops"))
     }
 
     /// Waits for the end of a node that ends by itself, and returns its exit code.
     pub fn ended(&mut self, node: usize) -> i32 {
-        finish(self.nodes[node].process.take().expect("it was started")).code
+        let mut process = self.nodes[node].process.take().expect("it was started");
+        code(process.wait(WAIT_LIMIT).expect("it ends"))
     }
 
     /// Lets another build run the node from its next start on.
@@ -276,11 +236,10 @@ impl Cluster {
         self.nodes[node].program = program.to_owned();
     }
 
-    /// Sends a signal, such as `HUP`, to a running node.
-    pub fn signal_node(&self, node: usize, signal: &str) {
-        let id = self.nodes[node].process.as_ref().expect("it runs").id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status().expect("kill runs");
-        assert!(sent.success(), "{signal} was not sent");
+    /// Sends a signal to a running node.
+    pub fn signal_node(&mut self, node: usize, signal: Signal) {
+        let process = self.nodes[node].process.as_mut().expect("it runs");
+        process.signal(signal).expect("our own child");
     }
 
     /// Adds lines to the configuration of a node, before its tables.
@@ -375,7 +334,7 @@ impl Cluster {
         let client_address = own[0].clone();
         let program = CAIRN.into();
         let mut server =
-            Server { program, config, log, data, client_address, process: None, machine };
+            Node { program, config, log, data, client_address, process: None, machine };
         server.start(self.folder.path());
         Successor(server)
     }

@@ -12,7 +12,6 @@
 //!
 //! What holds here: while a [`HeldPort`] lives, only servers that know its port listen on it. While
 //! none does, a connection to it is refused. This is how Linux treats `SO_REUSEADDR`.
-#![forbid(unsafe_code)]
 
 use socket2::{Domain, Socket, Type};
 use std::io;
