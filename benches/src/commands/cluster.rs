@@ -71,7 +71,7 @@ pub struct Arguments {
 /// Measures both systems.
 pub async fn run(arguments: Arguments) -> Result<Report> {
     if !arguments.without_etcd {
-        etcd::program()?;
+        etcd::check()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
     let limit = Limit::Time {

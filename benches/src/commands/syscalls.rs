@@ -9,7 +9,6 @@
 use crate::progress::Step;
 use crate::report::{Line, Report};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
-use crate::systems::find_program;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result};
 use cairn_experiments::{Limit, Payloads, drive};
@@ -51,7 +50,7 @@ pub struct Arguments {
 
 /// Runs the cluster under strace, once through io_uring and once through threads.
 pub async fn run(arguments: Arguments) -> Result<Report> {
-    find_program("strace").context(
+    cairn_launch::run(&mut command("strace", ["-V"])).context(
         "strace is not on the search path; install it (Debian, Ubuntu: `apt-get install strace`)",
     )?;
     let mut report = Report::new("syscalls");

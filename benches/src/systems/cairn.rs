@@ -143,16 +143,13 @@ impl CairnCluster {
             std::fs::write(&config, members.config(member, &data_dir, &lines))
                 .context("configuration")?;
             run(command(&program, ["format", "--config"]).arg(&config))?;
-            let serve = serve(&program, &config);
-            let command = match (options.wrapper)(path, slot) {
-                Some(mut wrapper) => {
-                    wrapper.arg(serve.get_program()).args(serve.get_args());
-                    wrapper
-                }
-                None => serve,
-            };
-            let log = path.join(format!("cairn-{slot}.log"));
-            let server = Server::start(&format!("cairn node {slot}"), command, &log)?;
+            let mut command = serve(&program, &config);
+            if let Some(mut wrapper) = (options.wrapper)(path, slot) {
+                wrapper.arg(command.get_program()).args(command.get_args());
+                command = wrapper;
+            }
+            let name = format!("cairn node {slot}");
+            let server = Server::start(&name, command, &log_file(path, slot))?;
             nodes.push(CairnNode {
                 pid: server.id(),
                 server,
@@ -161,12 +158,12 @@ impl CairnCluster {
             });
         }
         let mut cluster = CairnCluster { nodes, _ports: ports, tls: own };
-        cluster.wait_ready().await?;
+        cluster.wait_ready(path).await?;
         drop(step);
         Ok(cluster)
     }
 
-    async fn wait_ready(&mut self) -> Result<()> {
+    async fn wait_ready(&mut self, path: &Path) -> Result<()> {
         let until = Instant::now() + READY_WITHIN;
         loop {
             let mut ready = 0;
@@ -179,8 +176,8 @@ impl CairnCluster {
                 break;
             }
             if Instant::now() > until {
-                let log = |node: &CairnNode| log_end(node.server.log(), LOG_LINES);
-                let logs: Vec<String> = self.nodes.iter().map(log).collect();
+                let log = |slot| log_end(&log_file(path, slot), LOG_LINES);
+                let logs: Vec<String> = (1..).take(MEMBERS).map(log).collect();
                 bail!("no leader within {READY_WITHIN:?}:\n{}", logs.join("\n--\n"));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -364,6 +361,10 @@ impl Certificates {
         let Files { ca, certificate, key } = self.issue(&name, &format!("member-{slot}"))?;
         Ok(format!("tls.ca = {ca:?}\ntls.certificate = {certificate:?}\ntls.key = {key:?}\n"))
     }
+}
+
+fn log_file(path: &Path, slot: u16) -> PathBuf {
+    path.join(format!("cairn-{slot}.log"))
 }
 
 /// Whether this `cairn` is not older than certificates.

@@ -3,16 +3,16 @@
 //! The load goes only to the leader, over as many connections as with Cairn, like etcd's own
 //! `benchmark put --target-leader --conns --clients`: the fastest way to drive etcd.
 
-use super::find_program;
 use crate::progress::Step;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Payloads, Worker};
-use cairn_launch::{HeldPort, Server, Signal, command};
+use cairn_launch::{HeldPort, Server, Signal, command, run};
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Output;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tonic::transport::{Channel, Endpoint};
@@ -35,9 +35,9 @@ pub struct EtcdCluster {
     _ports: Vec<HeldPort>,
 }
 
-/// The program. The error says how to get it.
-pub fn program() -> Result<PathBuf> {
-    find_program("etcd").context(
+/// Whether the program is here. The error says how to get it.
+pub fn check() -> Result<Output> {
+    run(&mut command("etcd", ["--version"])).context(
         "etcd is not on the search path; install it to be compared with (Debian, Ubuntu: `apt-get install \
          etcd-server`; elsewhere: https://github.com/etcd-io/etcd/releases)",
     )
@@ -46,7 +46,7 @@ pub fn program() -> Result<PathBuf> {
 impl EtcdCluster {
     /// Starts three members with their data below `path` and waits for a leader.
     pub async fn start(path: &Path) -> Result<EtcdCluster> {
-        let program = program()?;
+        check()?;
         let _step = Step::new("starting three etcd members");
         let ports = cairn_launch::hold(MEMBERS * 2).context("free ports")?;
         let urls: Vec<String> =
@@ -56,7 +56,7 @@ impl EtcdCluster {
             peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
         let mut members = Vec::new();
         for (index, (client, peer)) in client.iter().zip(peer).enumerate() {
-            let mut command = command(&program, ["--name", &format!("m{index}"), "--data-dir"]);
+            let mut command = command("etcd", ["--name", &format!("m{index}"), "--data-dir"]);
             command.arg(path.join(format!("etcd-{index}")));
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);

@@ -94,26 +94,19 @@ mod tests {
 
     #[test]
     fn initial_members_know_each_other_and_the_others_ask_them_to_join() {
-        let ports = crate::hold(9).unwrap();
-        let mut members = Members::at("a \"test\"", &ports);
-        members.initial = 2;
-        let config = |number: usize| {
-            let text = members.config(&members.all[number], Path::new("/d"), "mode = \"sync\"");
-            text.parse::<toml::Table>().unwrap()
+        let member = |slot: u16| {
+            let [client, peer, http] = ["c", "p", "h"].map(|of| format!("{of}{slot}"));
+            Member { slot, client, peer, http }
         };
-        let address = |number: usize| ports[number].address().to_string();
-        let second = config(1);
-        assert_eq!(second["cluster"].as_str(), Some("a \"test\""));
-        assert_eq!((&second["slot"], second["mode"].as_str()), (&2.into(), Some("sync")));
-        for (number, key) in ["client", "peer", "http"].iter().enumerate() {
-            assert_eq!(second["listen"][key].as_str(), Some(address(3 + number).as_str()));
-        }
-        assert_eq!(second["members"].as_table().unwrap().len(), 2);
-        assert_eq!(second["members"]["1"]["client"].as_str(), Some(address(0).as_str()));
-        assert_eq!(second["members"]["2"]["peer"].as_str(), Some(address(4).as_str()));
-        assert!(!second.contains_key("join"));
-        let third = config(2);
-        assert_eq!(third["join"], vec![address(1), address(4)].into());
-        assert!(!third.contains_key("members"));
+        let all = (1..=3).map(member).collect();
+        let members = Members { cluster: "test".to_owned(), all, initial: 2 };
+        let config = |slot| members.config(&member(slot), Path::new("/d"), "mode = \"sync\"");
+        let own = "cluster = \"test\"\nslot = 2\ndata_dir = \"/d\"\nlisten.client = \"c2\"\n\
+                   listen.peer = \"p2\"\nlisten.http = \"h2\"\nmode = \"sync\"\n";
+        let known = "\n[members.1]\nclient = \"c1\"\npeer = \"p1\"\n\
+                     \n[members.2]\nclient = \"c2\"\npeer = \"p2\"\n";
+        assert_eq!(config(2), format!("{own}{known}"));
+        let own = own.replace('2', "3");
+        assert_eq!(config(3), format!("{own}join = [\"p1\", \"p2\"]\n"));
     }
 }

@@ -3,7 +3,7 @@
 //! What holds here: a server ends with its [`Server`], and so does all that it started. If this
 //! process ends without dropping it, the server's standard input is closed, which stops [`serve`].
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -105,25 +105,12 @@ impl Server {
         self.child.id()
     }
 
-    /// Where its output is.
-    pub fn log(&self) -> &Path {
-        &self.log
-    }
-
-    /// Whether, and how, the process has ended.
-    ///
-    /// # Errors
-    /// If the system does not tell.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
-    }
-
     /// Nothing, if the process has not ended.
     ///
     /// # Errors
     /// How it ended, with the end of its log.
     pub fn check_running(&mut self) -> io::Result<()> {
-        let Some(status) = self.ended()? else { return Ok(()) };
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
         Err(io::Error::other(format!(
             "{} ended ({status}). The end of {}:\n{}",
             self.name,
@@ -132,24 +119,13 @@ impl Server {
         )))
     }
 
-    /// Sends a signal, unless the process has ended.
+    /// Sends a signal to the process and to all that it started, unless the process has ended.
     ///
     /// # Errors
     /// If the system refuses it.
     pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        match self.ended()? {
-            None => Ok(kill_process(Pid::from_child(&self.child), signal)?),
-            Some(_) => Ok(()),
-        }
-    }
-
-    /// Sends SIGKILL to the process and all that it started, and does not wait for their end.
-    ///
-    /// # Errors
-    /// If the system refuses it.
-    pub fn kill(&mut self) -> io::Result<()> {
-        match self.ended()? {
-            None => Ok(kill_process_group(Pid::from_child(&self.child), Signal::KILL)?),
+        match self.child.try_wait()? {
+            None => Ok(kill_process_group(Pid::from_child(&self.child), signal)?),
             Some(_) => Ok(()),
         }
     }
@@ -175,11 +151,11 @@ impl Server {
     pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
         let began = Instant::now();
         loop {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
             if began.elapsed() > limit {
-                self.kill()?;
+                self.signal(Signal::KILL)?;
                 self.child.wait()?;
                 let message =
                     format!("{} did not stop within {} s; killed", self.name, limit.as_secs());
@@ -192,7 +168,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.kill();
+        let _ = self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -210,12 +186,6 @@ mod tests {
         Server::start("the server", command("sh", ["-c", script]), &folder.join("log")).unwrap()
     }
 
-    fn wait_for_log(folder: &Path) {
-        while log_end(&folder.join("log"), 1).is_empty() {
-            std::thread::sleep(POLL);
-        }
-    }
-
     #[test]
     fn a_server_that_ended_is_reported_with_the_end_of_its_log() {
         let folder = tempfile::tempdir().unwrap();
@@ -227,20 +197,17 @@ mod tests {
         let end: Vec<&str> = report.lines().skip(1).collect();
         assert_eq!((end.len(), end.first(), end.last()), (10, Some(&"  | 5"), Some(&"  | last")));
         // It has no effect on a process that has ended.
-        server.signal(Signal::TERM).unwrap();
-        server.kill().unwrap();
+        server.signal(Signal::KILL).unwrap();
     }
 
     #[test]
     fn a_server_that_does_not_stop_is_killed_after_the_limit() {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = start(folder.path(), "trap '' TERM; echo ready; exec sleep 1000");
-        wait_for_log(folder.path());
-        server.signal(Signal::TERM).unwrap();
+        let mut server = start(folder.path(), "exec sleep 1000");
         let error = server.stop(Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(error.to_string(), "the server did not stop within 0 s; killed");
-        assert!(server.ended().unwrap().is_some());
+        assert!(server.check_running().is_err());
     }
 
     #[test]
@@ -249,10 +216,11 @@ mod tests {
         // The pipe ends with the last process that may write to it.
         let (mut read, write) = io::pipe().unwrap();
         let path = format!("/proc/{}/fd/{}", std::process::id(), write.as_raw_fd());
-        let script = "(echo ready >&2; exec sleep 1000) > \"$0\" & wait";
-        let command = command("sh", ["-c", script, &path]);
-        let server = Server::start("the server", command, &folder.path().join("log")).unwrap();
-        wait_for_log(folder.path());
+        let script = format!("(echo ready >&2; exec sleep 1000) > {path} & wait");
+        let server = start(folder.path(), &script);
+        while log_end(&folder.path().join("log"), 1).is_empty() {
+            std::thread::sleep(POLL);
+        }
         drop((server, write));
         assert_eq!(read.read(&mut [0]).unwrap(), 0);
     }

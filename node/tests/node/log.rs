@@ -6,8 +6,7 @@ use cairn_node::access::TokenHash;
 use std::io::{PipeReader, Read, pipe};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// A metric of a node without certificates.
 fn metric(cluster: &Cluster, name: &str) -> u64 {

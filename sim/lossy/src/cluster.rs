@@ -6,7 +6,7 @@
 
 use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
 use anyhow::{Context, Result, ensure};
-use cairn_launch::{HeldPort, Member, Members, Server, log_end, run, serve};
+use cairn_launch::{HeldPort, Member, Members, Server, Signal, log_end, run, serve};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -96,7 +96,8 @@ impl Cluster {
             let machine = cluster.make_machine(&members, member)?;
             cluster.machines.push(machine);
             cluster.new_boot(number)?;
-            cluster.format_machine(number)?;
+            let mut format = cluster.command(&["format", "--config"]);
+            run(format.arg(&cluster.machine(number)?.config))?;
         }
         Ok(cluster)
     }
@@ -130,12 +131,6 @@ impl Cluster {
             process: None,
             started: Instant::now(),
         })
-    }
-
-    fn format_machine(&self, number: usize) -> Result<()> {
-        let config = self.machine(number)?.config.display().to_string();
-        run(&mut self.command(&["format", "--config", &config]))?;
-        Ok(())
     }
 
     /// `cairn` with these arguments, independent of the caller's environment.
@@ -185,7 +180,7 @@ impl Cluster {
         let mut damage = Damage::default();
         for number in numbers {
             if let Some(process) = &mut self.machine_mut(*number)?.process {
-                process.kill()?;
+                process.signal(Signal::KILL)?;
             }
         }
         for number in numbers {
@@ -259,7 +254,7 @@ impl Cluster {
         let Some(process) = &mut machine.process else {
             return Ok(Some("it was not started".to_owned()));
         };
-        Ok(process.ended()?.map(|_| last_error(&machine.log)))
+        Ok(process.check_running().err().map(|_| last_error(&machine.log)))
     }
 
     /// The number of machines.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 impl Cluster {
     pub fn endpoints(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| node.client_address.clone()).collect()
+        self.nodes.iter().map(|node| node.member.client.clone()).collect()
     }
 
     pub fn options(&self) -> Options {
@@ -19,7 +19,7 @@ impl Cluster {
 
     /// Options of a client that knows these nodes alone.
     pub fn options_of(&self, nodes: &[usize]) -> Options {
-        self.options_at(nodes.iter().map(|node| self.nodes[*node].client_address.clone()))
+        self.options_at(nodes.iter().map(|node| self.nodes[*node].member.client.clone()))
     }
 
     fn options_at(&self, endpoints: impl IntoIterator<Item = String>) -> Options {
@@ -90,7 +90,7 @@ impl Cluster {
 
     /// A command of the client against this node alone.
     pub fn cairn_at(&self, node: usize, arguments: &[&str]) -> Ran {
-        finish(self.spawn_at(&self.nodes[node].client_address, arguments))
+        finish(self.spawn_at(&self.nodes[node].member.client, arguments))
     }
 
     /// The same as [`Cluster::cairn`], while it runs.
@@ -119,7 +119,7 @@ impl Cluster {
         let client = self.options().build().expect("good options");
         let mut statuses = Vec::new();
         for node in self.nodes.iter().filter(|node| node.process.is_some()) {
-            statuses.extend(client.status(&node.client_address).await);
+            statuses.extend(client.status(&node.member.client).await);
         }
         statuses
     }
@@ -163,11 +163,8 @@ impl Cluster {
             if statuses.iter().filter(|status| status.leader.is_some()).count() == running {
                 return;
             }
-            let ended = self.nodes.iter_mut().any(|node| {
-                node.process
-                    .as_mut()
-                    .is_some_and(|process| process.ended().expect("ours").is_some())
-            });
+            let mut processes = self.nodes.iter_mut().filter_map(|node| node.process.as_mut());
+            let ended = processes.any(|process| process.check_running().is_err());
             assert!(
                 !ended && began.elapsed() < WAIT_LIMIT,
                 "the cluster is not ready:\n{}",

@@ -6,7 +6,7 @@ use super::WAIT_LIMIT;
 use super::certificates::Certificates;
 use super::machine::Machine;
 use super::program::{CAIRN, code, hold, run};
-use cairn_launch::{HeldPort, Members, Server, Signal, serve};
+use cairn_launch::{HeldPort, Member, Members, Server, Signal, serve};
 use cairn_lossy::disk::Damage;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -39,19 +39,33 @@ struct Node {
     program: PathBuf,
     config: PathBuf,
     log: PathBuf,
+    /// What its configuration says.
+    member: Member,
+    known: Members,
     data: PathBuf,
-    client_address: String,
+    lines: String,
     process: Option<Server>,
     machine: Option<Machine>,
 }
 
 impl Node {
-    fn start(&mut self, folder: &Path) {
-        let log = self.log.clone();
-        self.start_writing_to(folder, &log);
+    fn configure(&self) {
+        let text = self.known.config(&self.member, &self.data, &self.lines);
+        std::fs::write(&self.config, text).expect("a file");
     }
 
-    fn start_writing_to(&mut self, folder: &Path, log: &Path) {
+    /// Lets its configuration name only this member, as a seed if it is another one.
+    fn know(&mut self, member: Member) {
+        self.known.all = vec![member];
+        self.configure();
+    }
+
+    fn format(&self, folder: &Path) {
+        let ran = run(folder, &["format", "--config", self.config.to_str().expect("text")]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+    }
+
+    fn start(&mut self, folder: &Path, log: &Path) {
         let mut command = serve(&self.program, &self.config);
         command.current_dir(folder);
         self.process = Some(Server::start("the node", command, log).expect("cairn starts"));
@@ -126,26 +140,24 @@ impl Cluster {
             let slot = member.slot;
             let machine =
                 (hosts == Hosts::Machines).then(|| Machine::new(folder.path(), &slot.to_string()));
-            let data = match &machine {
-                Some(machine) => machine.data(),
-                None => folder.path().join(format!("data-{slot}")),
-            };
+            let own = folder.path().join(format!("data-{slot}"));
+            let data = machine.as_ref().map_or(own, Machine::data);
             let keys = machine.as_ref().map(Machine::keys).unwrap_or_default();
             let more = more(folder.path(), slot.into());
-            let lines = format!("storage.size = \"{storage_bytes}\"\n{more}\n{keys}");
-            let config = folder.path().join(format!("{slot}.toml"));
-            std::fs::write(&config, members.config(member, &data, &lines)).expect("a file");
-            let ran = run(folder.path(), &["format", "--config", config.to_str().expect("text")]);
-            assert_eq!(ran.code, 0, "{}", ran.stderr);
-            nodes.push(Node {
+            let node = Node {
                 program: CAIRN.into(),
-                config,
+                config: folder.path().join(format!("{slot}.toml")),
                 log: folder.path().join(format!("{slot}.log")),
+                member: member.clone(),
+                known: members.clone(),
                 data,
-                client_address: member.client.clone(),
+                lines: format!("storage.size = \"{storage_bytes}\"\n{more}\n{keys}"),
                 process: None,
                 machine,
-            });
+            };
+            node.configure();
+            node.format(folder.path());
+            nodes.push(node);
         }
         let damage = Damage::default();
         Cluster { token: None, nodes, ports, certificates: None, damage, folder }
@@ -173,12 +185,13 @@ impl Cluster {
     }
 
     pub fn start_node(&mut self, node: usize) {
-        self.nodes[node].start(self.folder.path());
+        let log = self.nodes[node].log.clone();
+        self.start_node_writing_to(node, &log);
     }
 
     /// The same with another log.
     pub fn start_node_writing_to(&mut self, node: usize, log: &Path) {
-        self.nodes[node].start_writing_to(self.folder.path(), log);
+        self.nodes[node].start(self.folder.path(), log);
     }
 
     /// Whether the node's process was started and not stopped.
@@ -195,7 +208,7 @@ impl Cluster {
     pub fn fail_node(&mut self, node: usize) {
         let server = &mut self.nodes[node];
         if let Some(process) = &mut server.process {
-            process.kill().expect("our own child");
+            process.signal(Signal::KILL).expect("our own child");
         }
         if let Some(machine) = &mut server.machine {
             let damage = machine.cut_power();
@@ -215,7 +228,7 @@ impl Cluster {
         let mut killed: Vec<Server> =
             self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
         for process in &mut killed {
-            process.kill().expect("our own child");
+            process.signal(Signal::KILL).expect("our own child");
         }
     }
 
@@ -242,11 +255,10 @@ impl Cluster {
         process.signal(signal).expect("our own child");
     }
 
-    /// Adds lines to the configuration of a node, before its tables.
-    pub fn configure(&self, node: usize, lines: &str) {
-        let path = &self.nodes[node].config;
-        let text = std::fs::read_to_string(path).expect("a configuration");
-        std::fs::write(path, format!("{lines}\n{text}")).expect("a file");
+    /// Adds lines to the configuration of a node.
+    pub fn configure(&mut self, node: usize, lines: &str) {
+        self.nodes[node].lines += &format!("{lines}\n");
+        self.nodes[node].configure();
     }
 
     pub fn log(&self, node: usize) -> String {
@@ -255,37 +267,25 @@ impl Cluster {
 
     /// Gives a stopped node other addresses, in its own configuration only.
     pub fn move_node(&mut self, node: usize) {
-        let mut text = std::fs::read_to_string(self.config(node)).expect("a configuration");
-        for key in ["listen.client", "listen.peer"] {
-            let (old, (ports, new)) = (value_of(self.config(node), key), hold(1));
-            self.ports.extend(ports);
-            text = text.replace(&format!("{key} = \"{old}\""), &format!("{key} = \"{}\"", new[0]));
-        }
-        std::fs::write(&self.nodes[node].config, text).expect("a file");
-        self.nodes[node].client_address = value_of(self.config(node), "listen.client");
+        let (ports, new) = hold(2);
+        self.ports.extend(ports);
+        let node = &mut self.nodes[node];
+        (node.member.client, node.member.peer) = (new[0].clone(), new[1].clone());
+        node.configure();
     }
 
     /// Lets a node's configuration name itself as the only member, and no mode.
-    pub fn configure_alone(&self, node: usize) {
-        let [client, peer] =
-            ["client", "peer"].map(|of| value_of(self.config(node), &format!("listen.{of}")));
-        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
-        let kept = text.split("[members.").next().unwrap_or_default();
-        let kept = kept.lines().filter(|line| !line.starts_with("mode"));
-        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-        let own = format!("[members.{}]\nclient = \"{client}\"\npeer = \"{peer}\"\n", node + 1);
-        std::fs::write(&self.nodes[node].config, format!("{kept}{own}")).expect("a file");
+    pub fn configure_alone(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        let kept = node.lines.lines().filter(|line| !line.starts_with("mode"));
+        node.lines = kept.flat_map(|line| [line, "\n"]).collect();
+        node.know(node.member.clone());
     }
 
     /// Lets a node's configuration name only this seed, and no members.
     pub fn join_only(&mut self, node: usize, seed: usize) {
-        let seed = value_of(self.config(seed), "listen.peer");
-        let text = std::fs::read_to_string(self.config(node)).expect("a configuration");
-        let kept = text.split("[members.").next().unwrap_or_default();
-        let kept = kept.lines().filter(|line| !line.starts_with("join"));
-        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-        std::fs::write(&self.nodes[node].config, format!("join = [\"{seed}\"]\n{kept}"))
-            .expect("a file");
+        let seed = self.nodes[seed].member.clone();
+        self.nodes[node].know(seed);
     }
 
     pub fn len(&self) -> usize {
@@ -303,40 +303,33 @@ impl Cluster {
     /// Another machine for the slot of a running node: it has an empty directory and addresses of its
     /// own, asks to join, and runs beside that node.
     pub fn start_successor(&mut self, node: usize) -> Successor {
-        let (ports, own) = hold(3);
+        let ports = cairn_launch::hold(3).expect("ports");
+        let own = Members::at("tested", &ports).all.remove(0);
         self.ports.extend(ports);
-        let old = &self.nodes[node];
-        let mut text = std::fs::read_to_string(&old.config).expect("a configuration");
-        for (key, address) in ["listen.client", "listen.peer", "listen.http"].iter().zip(&own) {
-            let before = format!("{key} = \"{}\"", value_of(self.config(node), key));
-            text = text.replace(&before, &format!("{key} = \"{address}\""));
-        }
+        let (folder, old) = (self.folder.path(), &self.nodes[node]);
+        let mut lines = old.lines.clone();
         let machine = old.machine.as_ref().map(|machine| {
-            let own = Machine::new(self.folder.path(), &format!("{}-next", node + 1));
-            text = text.replace(&machine.keys(), &own.keys());
+            let own = Machine::new(folder, &format!("{}-next", node + 1));
+            lines = lines.replace(&machine.keys(), &own.keys());
             own
         });
-        let data = match &machine {
-            Some(machine) => machine.data(),
-            None => old.data.with_extension("next"),
+        let mut next = Node {
+            program: CAIRN.into(),
+            config: old.config.with_extension("next.toml"),
+            log: old.log.with_extension("next.log"),
+            member: Member { slot: old.member.slot, ..own },
+            known: old.known.clone(),
+            data: machine.as_ref().map_or(old.data.with_extension("next"), Machine::data),
+            lines,
+            process: None,
+            machine,
         };
-        text = text.replace(&format!("{:?}", old.data), &format!("{data:?}"));
         // A member refuses whoever claims its own slot.
-        let seed = value_of(self.config(if node == 0 { 1 } else { 0 }), "listen.peer");
-        let kept = text.split("[members.").next().unwrap_or_default();
-        let kept = kept.lines().filter(|line| !line.starts_with("join"));
-        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-        let config = old.config.with_extension("next.toml");
-        std::fs::write(&config, format!("join = [\"{seed}\"]\n{kept}")).expect("a file");
-        let ran = run(self.folder.path(), &["format", "--config", config.to_str().expect("text")]);
-        assert_eq!(ran.code, 0, "{}", ran.stderr);
-        let log = old.log.with_extension("next.log");
-        let client_address = own[0].clone();
-        let program = CAIRN.into();
-        let mut server =
-            Node { program, config, log, data, client_address, process: None, machine };
-        server.start(self.folder.path());
-        Successor(server)
+        next.know(self.nodes[if node == 0 { 1 } else { 0 }].member.clone());
+        next.format(folder);
+        let log = next.log.clone();
+        next.start(folder, &log);
+        Successor(next)
     }
 
     /// Stops the node, and takes its successor in its place. Returns the old directory.
