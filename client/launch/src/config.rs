@@ -48,13 +48,14 @@ impl Members {
         let initial = self.all.get(..self.initial).unwrap_or(&self.all);
         let mut text = format!(
             "cluster = {}\nslot = {}\ndata_dir = {}\nlisten.client = {}\nlisten.peer = {}\n\
-             listen.http = {}\n{lines}\n",
+             listen.http = {}\n{}\n",
             quoted(&self.cluster),
             member.slot,
             quoted(&data_dir.display().to_string()),
             quoted(&member.client),
             quoted(&member.peer),
             quoted(&member.http),
+            lines.trim_end(),
         );
         if initial.iter().any(|one| one.slot == member.slot) {
             for Member { slot, client, peer, .. } in initial {
@@ -80,7 +81,6 @@ pub fn quoted(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing)] // a test may fail
 mod tests {
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
         };
         let all = (1..=3).map(member).collect();
         let members = Members { cluster: "test".to_owned(), all, initial: 2 };
-        let config = |slot| members.config(&member(slot), Path::new("/d"), "mode = \"sync\"");
+        let config = |slot| members.config(&member(slot), Path::new("/d"), "mode = \"sync\"\n");
         let own = "cluster = \"test\"\nslot = 2\ndata_dir = \"/d\"\nlisten.client = \"c2\"\n\
                    listen.peer = \"p2\"\nlisten.http = \"h2\"\nmode = \"sync\"\n";
         let known = "\n[members.1]\nclient = \"c1\"\npeer = \"p1\"\n\

@@ -79,7 +79,6 @@ pub fn hold(count: usize) -> io::Result<Vec<HeldPort>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test may fail
 mod tests {
     use super::*;
     use std::io::ErrorKind::{AddrInUse, ConnectionRefused};
