@@ -6,7 +6,7 @@
 //! full at the same number of keys as the data area: with a tenth each, about 600 bytes.
 
 use crate::error::{Error, Result};
-use crate::io::{BLOCK, SUPERBLOCK_BYTES};
+use crate::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use crate::layout::{shared_tail, whole_blocks};
 use crate::types::Geometry;
 
@@ -69,6 +69,16 @@ impl Geometry {
     pub const MIN_DATA_BYTES: u64 = 4 * MIB;
     /// The largest total: half of what the format's 32-bit block numbers allow.
     pub const MAX_TOTAL_BYTES: u64 = 1 << 43;
+
+    /// The size of a file in bytes.
+    pub fn bytes_of(&self, kind: FileKind) -> u64 {
+        match kind {
+            FileKind::Superblock => SUPERBLOCK_BYTES,
+            FileKind::Journal => self.journal_bytes,
+            FileKind::Checkpoint0 | FileKind::Checkpoint1 => self.checkpoint_bytes,
+            FileKind::Data => self.data_bytes,
+        }
+    }
 
     /// Divides `total` bytes: a sixteenth for the journal (2 MiB to 1 GiB), a tenth for each
     /// checkpoint area, the rest for data.

@@ -1,6 +1,6 @@
 //! Files in memory for unit tests. Their operations are done when they begin.
 
-use super::{AlignedBuf, Device, Directory, FileKind, IoFuture, OpenFile, SUPERBLOCK_BYTES};
+use super::{AlignedBuf, Device, Directory, FileKind, IoFuture, OpenFile};
 use crate::types::Geometry;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -47,13 +47,7 @@ pub(crate) struct MemoryDirectory(BTreeMap<FileKind, Arc<Memory>>);
 
 impl MemoryDirectory {
     pub(crate) fn new(geometry: &Geometry) -> MemoryDirectory {
-        let bytes = |kind| match kind {
-            FileKind::Superblock => SUPERBLOCK_BYTES,
-            FileKind::Journal => geometry.journal_bytes,
-            FileKind::Checkpoint0 | FileKind::Checkpoint1 => geometry.checkpoint_bytes,
-            FileKind::Data => geometry.data_bytes,
-        };
-        let file = |kind| (kind, Memory::new(vec![0; bytes(kind) as usize]));
+        let file = |kind| (kind, Memory::new(vec![0; geometry.bytes_of(kind) as usize]));
         MemoryDirectory(FileKind::ALL.into_iter().map(file).collect())
     }
 }

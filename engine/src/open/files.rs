@@ -46,13 +46,10 @@ pub(super) fn open_superblock(directory: &dyn Directory) -> Result<OpenFile> {
 }
 
 pub(super) fn open_files(directory: &dyn Directory, geometry: &Geometry) -> Result<Files> {
-    let sized = |kind, expected| open_sized(directory, kind, expected);
+    let sized = |kind| open_sized(directory, kind, geometry.bytes_of(kind));
     Ok(Files {
-        data: sized(FileKind::Data, geometry.data_bytes)?,
-        journal: sized(FileKind::Journal, geometry.journal_bytes)?,
-        checkpoints: [
-            sized(FileKind::Checkpoint0, geometry.checkpoint_bytes)?,
-            sized(FileKind::Checkpoint1, geometry.checkpoint_bytes)?,
-        ],
+        data: sized(FileKind::Data)?,
+        journal: sized(FileKind::Journal)?,
+        checkpoints: [sized(FileKind::Checkpoint0)?, sized(FileKind::Checkpoint1)?],
     })
 }

@@ -59,7 +59,7 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -
         }
         let file = path.join(kind.name());
         made.file(&file)?;
-        let bytes = size(kind, geometry);
+        let bytes = geometry.bytes_of(kind);
         let (opened, _) = open_file(&file, true).map_err(|error| failed(&file, "open", error))?;
         zeros::reserve(&opened, &file, bytes)?;
         zeros.fill(&opened, &file, kind, 0..bytes)?;
@@ -155,19 +155,10 @@ fn names(path: &Path) -> Result<(Vec<FileKind>, usize)> {
     Ok((ours, foreign))
 }
 
-pub(super) fn size(kind: FileKind, geometry: &Geometry) -> u64 {
-    match kind {
-        FileKind::Superblock => SUPERBLOCK_BYTES,
-        FileKind::Journal => geometry.journal_bytes,
-        FileKind::Checkpoint0 | FileKind::Checkpoint1 => geometry.checkpoint_bytes,
-        FileKind::Data => geometry.data_bytes,
-    }
-}
-
 /// Bytes of all files.
 fn total_bytes(geometry: &Geometry) -> Result<u64> {
     FileKind::ALL.into_iter().try_fold(0u64, |total, kind| {
-        let bytes = size(kind, geometry);
+        let bytes = geometry.bytes_of(kind);
         if bytes == 0 || !bytes.is_multiple_of(BLOCK as u64) || i64::try_from(bytes).is_err() {
             let name = kind.name();
             return Err(Error::Invalid(format!(

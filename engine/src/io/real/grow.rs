@@ -5,7 +5,7 @@
 //! After an error the files have their old lengths. After a crash they may be longer, all of it
 //! written; a second growth begins with the old lengths again.
 
-use super::create::{refuse_unless_space, size, sync_directory};
+use super::create::{refuse_unless_space, sync_directory};
 use super::file::{failed, lock_with_timeout, open_file};
 use super::zeros::{self, Zeros};
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub(super) fn grow(
 ) -> Result<()> {
     let mut files = Files(Vec::new());
     for kind in GROWING {
-        files.0.push(open(path, kind, size(kind, from), size(kind, to))?);
+        files.0.push(open(path, kind, from.bytes_of(kind), to.bytes_of(kind))?);
     }
     files.cut()?;
     let total = files.0.iter().map(|file| file.new - file.old).sum();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::types::{Proposal, StoredMembership, raft_log_id};
 use bytes::Bytes;
-use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
+use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture};
 use cairn_engine::{Geometry, Identity, KernelBootId, MemberState, Options, Transition};
 use parking_lot::Mutex;
 use std::future::ready;
@@ -29,13 +29,7 @@ impl Disk {
     }
 
     fn blank(geometry: &Geometry) -> Disk {
-        let bytes = |kind| match kind {
-            FileKind::Superblock => SUPERBLOCK_BYTES,
-            FileKind::Journal => geometry.journal_bytes,
-            FileKind::Checkpoint0 | FileKind::Checkpoint1 => geometry.checkpoint_bytes,
-            FileKind::Data => geometry.data_bytes,
-        };
-        let file = |kind| (kind, vec![0; bytes(kind) as usize]);
+        let file = |kind| (kind, vec![0; geometry.bytes_of(kind) as usize]);
         Disk::of(FileKind::ALL.into_iter().map(file).collect(), usize::MAX)
     }
 

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
-use raced_engine::io::{
-    AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES,
-};
+use raced_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture};
 use raced_engine::{
     Engine, Geometry, GroupId, Identity, KernelBootId, LogId, Mode, Options, SharedImage,
 };
@@ -42,13 +40,7 @@ pub struct Disk {
 
 impl Disk {
     fn new() -> Disk {
-        let size = |kind| match kind {
-            FileKind::Superblock => SUPERBLOCK_BYTES,
-            FileKind::Journal => geometry().journal_bytes,
-            FileKind::Data => geometry().data_bytes,
-            _ => geometry().checkpoint_bytes,
-        };
-        let zeros = |kind| vec![0; size(kind) as usize];
+        let zeros = |kind| vec![0; geometry().bytes_of(kind) as usize];
         let file =
             |kind| (kind, File { bytes: zeros(kind), synced: zeros(kind), ..File::default() });
         Disk {
