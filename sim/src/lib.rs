@@ -12,11 +12,12 @@
 //! ```
 //!
 //! One seed is one run: everything random comes from it, and a run of the same seed has the same
-//! trace to the last nanosecond and disk operation. The disk and the checks are pure and are tested
-//! in ordinary builds; the harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
+//! trace to the last nanosecond and disk operation. The disk's rules (`cairn-disk`) and the checks are
+//! pure and are tested in ordinary builds; the harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
 #![forbid(unsafe_code)]
 
 pub mod check;
+#[cfg(madsim)]
 pub mod disk;
 #[cfg(any(madsim, test))]
 mod hang;

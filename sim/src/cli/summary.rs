@@ -14,7 +14,7 @@ pub struct Summary {
     virtual_ms: u64,
     terms: u64,
     log_entries: u64,
-    disk: cairn_sim::disk::DiskStats,
+    disk: cairn_disk::DiskStats,
 }
 
 impl Summary {

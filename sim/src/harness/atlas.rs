@@ -21,7 +21,7 @@ use rand::seq::SliceRandom;
 /// Everything else may happen to any member meanwhile, and to a victim too: kills, power cuts,
 /// pauses, partitions.
 ///
-/// The disk itself bounds the damage ([`Core::decay`](crate::disk::Core::decay)). It spares the
+/// The disk itself bounds the damage ([`Core::decay`](cairn_disk::Core::decay)). It spares the
 /// newest blocks, since nothing can tell whether the last write before a power cut was lost. It
 /// damages one of the superblock's four copies at a time. A power cut in the middle of an update
 /// may tear two more; if no two copies agree, the identity is gone and the disk counts as lost.

@@ -3,7 +3,7 @@
 
 use super::clock::virtual_time;
 use super::lives::HUNG;
-use crate::disk::ARRANGED;
+use cairn_disk::ARRANGED;
 use parking_lot::Mutex;
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The result of one run.
 
-use crate::disk::DiskStats;
 use cairn_clients::Violation;
+use cairn_disk::DiskStats;
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
 

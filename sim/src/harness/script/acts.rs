@@ -2,7 +2,6 @@
 //! sends requests.
 
 use super::stage::{MOMENT, Played, Stage};
-use crate::disk::{Decay, Files};
 use crate::harness::clock::virtual_time;
 use crate::harness::decay::{UNREADABLE, read_all};
 use crate::harness::faults::EXIT_GRACE;
@@ -13,6 +12,7 @@ use bytes::Bytes;
 use cairn_clients::Violation;
 use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::encode_key;
+use cairn_disk::{Decay, Files};
 use cairn_engine::LogId;
 use cairn_engine::io::FileKind;
 use cairn_raft::{Command, Condition, GROUP, Operation, WriteOutcome};

@@ -1,11 +1,11 @@
 //! What an operator's changes of members, mode and leader look like to a script.
 
 use super::stage::{Played, Stage};
-use crate::disk::Files;
 use crate::harness::kinds::FaultKind;
 use crate::harness::operator::{NotDone, until_done};
 use cairn_clients::Violation;
 use cairn_clients::history::Record;
+use cairn_disk::Files;
 use cairn_engine::Mode;
 use madsim::task::JoinHandle;
 use rand::RngExt;

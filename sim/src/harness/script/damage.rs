@@ -3,12 +3,13 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, members, three};
-use crate::disk::{Decay, Moment};
+use crate::disk::Moment;
 use crate::harness::crash_image;
 use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
 use crate::harness::scrub;
 use cairn_clients::Violation;
+use cairn_disk::Decay;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{MemberState, Mode};
 use rand::RngExt;

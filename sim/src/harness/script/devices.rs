@@ -3,9 +3,10 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three};
-use crate::disk::{Failing, Moment};
+use crate::disk::Moment;
 use crate::harness::devices::check_next_start;
 use crate::harness::machine::{Condition, Death};
+use cairn_disk::Failing;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 

@@ -11,7 +11,7 @@
 //! at all. If the very last write before a power cut is lost, it looks like no write at all, and
 //! nothing on that disk tells otherwise.
 
-use super::image::FileImage;
+use crate::image::FileImage;
 use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ impl FileImage {
         self.harm(number)
     }
 
-    fn wear_out(&mut self, number: u64) -> bool {
+    /// A block cannot be read any more, until it is written again.
+    pub fn wear_out(&mut self, number: u64) -> bool {
         self.worn.insert(number);
         self.harm(number)
     }
@@ -91,6 +92,11 @@ impl FileImage {
         self.synced.insert(onto, written);
         self.harm(onto);
         true
+    }
+
+    /// Every block can be read again.
+    pub fn unwear(&mut self) {
+        self.worn.clear();
     }
 
     /// The number of damaged blocks.
@@ -124,7 +130,7 @@ impl FileImage {
 
     /// The first block from `offset` on, within `len` bytes, that cannot be read.
     pub fn unreadable(&self, offset: u64, len: usize) -> Option<u64> {
-        let block = cairn_engine::io::BLOCK as u64;
+        let block = BLOCK as u64;
         self.worn.range(offset / block..(offset + len as u64).div_ceil(block)).next().copied()
     }
 
@@ -132,7 +138,7 @@ impl FileImage {
     /// offset, inside the file. False if the write is no longer known.
     pub fn complete_wrongly(&mut self, id: u64, astray: Option<u64>) -> bool {
         let Some(in_flight_write) = self.in_flight_writes.remove(&id) else { return false };
-        let all = self.size() / cairn_engine::io::BLOCK as u64;
+        let all = self.size() / BLOCK as u64;
         let len = in_flight_write.blocks.len() as u64;
         if let Some(blocks) = astray {
             let first = (in_flight_write.first + blocks) % (all - len + 1);
@@ -150,7 +156,7 @@ impl FileImage {
     /// Replaces the file by an empty disk's: zeros.
     pub fn replace(&mut self) {
         *self = FileImage::zeroed(self.size());
-        self.harmed = (0..self.size() / cairn_engine::io::BLOCK as u64).collect();
+        self.harmed = (0..self.size() / BLOCK as u64).collect();
     }
 }
 

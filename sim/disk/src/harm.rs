@@ -5,10 +5,10 @@
 //! misread block reads right in the next process. At most one of the superblock's copies is damaged
 //! at a time.
 
-use super::core::{Arranged, Core, Failing};
-use super::decay::Decay;
-use super::ending::Damage;
-use super::image::FileImage;
+use crate::core::{Arranged, Core, Failing};
+use crate::decay::Decay;
+use crate::ending::Damage;
+use crate::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
 
@@ -124,6 +124,11 @@ impl Core {
         self.harms += u64::from(done);
         self.note(b'o', kind, number, u64::from(done));
         done
+    }
+
+    /// A file to be changed, by what does not pass for a write.
+    pub fn file_mut(&mut self, kind: FileKind) -> Option<&mut FileImage> {
+        self.files.get_mut(&kind)
     }
 
     /// Whether two copies of the superblock agree.
@@ -248,7 +253,7 @@ impl Core {
     }
 
     /// Whether the operation that begins now gets the arranged error.
-    pub(super) fn arranged_now(&mut self, failing: Failing, kind: FileKind) -> bool {
+    pub(crate) fn arranged_now(&mut self, failing: Failing, kind: FileKind) -> bool {
         let Some(arranged) = &mut self.arranged else { return false };
         if arranged.failing != failing || arranged.kind.is_some_and(|only| only != kind) {
             return false;
@@ -266,12 +271,13 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::core::ARRANGED;
-    use crate::disk::wrong::Wrongs;
+    use crate::core::{ARRANGED, tests::geometry};
+    use crate::ending::FailedSyncs;
+    use crate::wrong::Wrongs;
     use rand::SeedableRng;
 
     fn disk() -> Core {
-        Core::new(false, &[(FileKind::Journal, 1 << 20), (FileKind::Data, 1 << 20)])
+        Core::new(false, &geometry())
     }
 
     #[test]
@@ -317,7 +323,7 @@ mod tests {
         assert_eq!(wrong(&mut disk, epoch), 0);
         assert!(disk.misread_journal(&mut rng));
         assert_eq!(wrong(&mut disk, epoch), 1);
-        disk.kill(false, &mut rng);
+        disk.kill(|_| FailedSyncs::Kept, &mut rng);
         let (epoch, _) = disk.open(FileKind::Journal).unwrap();
         assert_eq!(wrong(&mut disk, epoch), 0);
     }
@@ -356,7 +362,7 @@ mod tests {
 
     #[test]
     fn one_copy_of_the_superblock_decays_at_a_time() {
-        let mut disk = Core::new(false, &[(FileKind::Superblock, 1 << 16)]);
+        let mut disk = disk();
         let (epoch, _) = disk.open(FileKind::Superblock).unwrap();
         for copy in 0..4 {
             let id = disk.begin_write(epoch, FileKind::Superblock, copy << 14, &[1; 4096]).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! Each is arranged and happens once.
 
-use super::image::FileImage;
+use crate::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind};
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Wrongs {
 
 /// The arranged wrong operations, and the writes in flight that will go wrong.
 #[derive(Debug, Default)]
-pub(super) struct Arranged {
+pub(crate) struct Arranged {
     /// The next write to a file is lost, or lands this many blocks further on.
     write: Option<(FileKind, Option<u64>)>,
     /// The next read of a file has one wrong block; the number chooses which, and its content.
@@ -38,33 +38,33 @@ pub(super) struct Arranged {
 }
 
 impl Arranged {
-    pub(super) fn write(&mut self, kind: FileKind, astray: Option<u64>) {
+    pub(crate) fn write(&mut self, kind: FileKind, astray: Option<u64>) {
         self.write = Some((kind, astray));
     }
 
-    pub(super) fn read(&mut self, kind: FileKind, choice: u64) {
+    pub(crate) fn read(&mut self, kind: FileKind, choice: u64) {
         self.read = Some((kind, choice));
     }
 
     /// Cancels what has not happened yet.
-    pub(super) fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         (self.write, self.read) = (None, None);
     }
 
     /// The process ended, and with it its writes in flight.
-    pub(super) fn forget_in_flight(&mut self) {
+    pub(crate) fn forget_in_flight(&mut self) {
         self.in_flight.clear();
     }
 
     /// Notes whether the write that begins now will go wrong.
-    pub(super) fn begin_write(&mut self, kind: FileKind, id: u64) {
+    pub(crate) fn begin_write(&mut self, kind: FileKind, id: u64) {
         if let Some((_, astray)) = self.write.take_if(|(only, _)| *only == kind) {
             self.in_flight.insert(id, astray);
         }
     }
 
     /// Completes a write wrongly, if that was arranged.
-    pub(super) fn complete_write(
+    pub(crate) fn complete_write(
         &mut self,
         id: u64,
         file: &mut FileImage,
@@ -80,7 +80,7 @@ impl Arranged {
 
     /// Replaces a block of a read by another block of the file, if that was arranged and makes a
     /// difference.
-    pub(super) fn complete_read(
+    pub(crate) fn complete_read(
         &mut self,
         kind: FileKind,
         file: &FileImage,

@@ -4,12 +4,9 @@
 //! own: pausing or killing the node does not stop the device, and dropping the future cancels
 //! nothing.
 
-use super::core::Failing;
-use super::core::{Core, DiskStats, Files};
-use super::decay::Decay;
-use super::ending::Damage;
+use cairn_disk::{Core, Damage, Decay, DiskStats, FailedSyncs, Failing, Files};
 use cairn_engine::Geometry;
-use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
+use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture};
 use madsim::runtime::NodeHandle;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -71,17 +68,10 @@ impl SimDisk {
         seed: u64,
         host: NodeHandle,
     ) -> SimDisk {
-        let sizes = [
-            (FileKind::Superblock, SUPERBLOCK_BYTES),
-            (FileKind::Journal, geometry.journal_bytes),
-            (FileKind::Checkpoint0, geometry.checkpoint_bytes),
-            (FileKind::Checkpoint1, geometry.checkpoint_bytes),
-            (FileKind::Data, geometry.data_bytes),
-        ];
         let mut rng = StdRng::seed_from_u64(seed);
         let slow_one_in = *pick(&mut rng, &[20, 100], &1000);
         let usual_max_us = *pick(&mut rng, &[1_500, 2_500], &12_000);
-        let core = Core::new(honours_contract, &sizes);
+        let core = Core::new(honours_contract, geometry);
         let inner = Inner::new(core, rng, slow_one_in, usual_max_us);
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
     }
@@ -137,7 +127,8 @@ impl SimDisk {
     /// With `drops` reads may see older content of blocks that failed syncs should have covered.
     pub fn kill(&self, drops: bool) -> Damage {
         let Inner { core, rng, .. } = &mut *self.inner.lock();
-        core.kill(drops, rng)
+        let failed = if drops { FailedSyncs::Dropped } else { FailedSyncs::Kept };
+        core.kill(|_| failed, rng)
     }
 
     /// The machine lost power. To be called in the same poll as madsim's `kill`.

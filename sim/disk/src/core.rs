@@ -7,9 +7,10 @@
 //! - the digest covers kind, offset, content and order of every operation, so two runs with the
 //!   same digest did the same I/O.
 
-use super::ending::Damage;
-use super::image::FileImage;
-use super::wrong::{self, Wrongs};
+use crate::ending::{Damage, FailedSyncs};
+use crate::image::FileImage;
+use crate::wrong::{self, Wrongs};
+use cairn_engine::Geometry;
 use cairn_engine::io::{BLOCK, FileKind};
 use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,11 +54,11 @@ pub enum Failing {
 
 /// An arranged error.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arranged {
-    pub(super) failing: Failing,
-    pub(super) kind: Option<FileKind>,
+pub(crate) struct Arranged {
+    pub(crate) failing: Failing,
+    pub(crate) kind: Option<FileKind>,
     /// How many operations of the kind succeed before it.
-    pub(super) spared: u32,
+    pub(crate) spared: u32,
 }
 
 /// The files of a disk, taken out of its machine.
@@ -67,34 +68,35 @@ pub struct Files(BTreeMap<FileKind, FileImage>);
 /// A disk's whole state.
 #[derive(Debug)]
 pub struct Core {
-    honours_contract: bool,
-    pub(super) files: BTreeMap<FileKind, FileImage>,
+    /// Whether the next power cut keeps completed writes, and tears none in flight.
+    pub honours_contract: bool,
+    pub(crate) files: BTreeMap<FileKind, FileImage>,
     locked: BTreeSet<FileKind>,
     epoch: u64,
     next_id: u64,
     digest: u64,
     stats: DiskStats,
-    pub(super) arranged: Option<Arranged>,
+    pub(crate) arranged: Option<Arranged>,
     /// Writes and syncs that end with an error.
-    pub(super) doomed: BTreeSet<u64>,
+    pub(crate) doomed: BTreeSet<u64>,
     /// How often the disk alone lost power.
-    pub(super) power_losses: u64,
+    pub(crate) power_losses: u64,
     /// The disk is absent: every write and sync fails until the process ends.
-    pub(super) away: bool,
+    pub(crate) away: bool,
     /// How often blocks at rest were damaged.
-    pub(super) harms: u64,
+    pub(crate) harms: u64,
     /// Arranged errors that were applied.
-    pub(super) errors: u64,
+    pub(crate) errors: u64,
     /// Reads of this block of a file return a flipped bit until the process ends.
-    pub(super) misread: Option<(FileKind, u64)>,
-    pub(super) wrong: wrong::Arranged,
+    pub(crate) misread: Option<(FileKind, u64)>,
+    pub(crate) wrong: wrong::Arranged,
 }
 
 impl Core {
-    /// A disk with zeroed files of these sizes in bytes.
-    pub fn new(honours_contract: bool, sizes: &[(FileKind, u64)]) -> Core {
-        let zeroed = sizes.iter().map(|(kind, size)| (*kind, FileImage::zeroed(*size)));
-        Core::of(honours_contract, Files(zeroed.collect()))
+    /// A disk with zeroed files.
+    pub fn new(honours_contract: bool, geometry: &Geometry) -> Core {
+        let zeroed = |kind| (kind, FileImage::zeroed(geometry.bytes_of(kind)));
+        Core::of(honours_contract, Files(FileKind::ALL.into_iter().map(zeroed).collect()))
     }
 
     /// A disk that holds these files.
@@ -139,7 +141,7 @@ impl Core {
     pub fn snapshot(&self, rng: &mut StdRng) -> Files {
         let mut files = self.copy();
         for file in files.0.values_mut() {
-            file.kill(false, rng);
+            file.kill(FailedSyncs::Kept, rng);
         }
         files
     }
@@ -176,6 +178,11 @@ impl Core {
         self.files.get(&kind)?.bytes(offset, len)
     }
 
+    /// All bytes of a file, also those of blocks that cannot be read.
+    pub fn content(&self, kind: FileKind) -> Vec<u8> {
+        self.files.get(&kind).map(FileImage::content).unwrap_or_default()
+    }
+
     /// Files of the same sizes, all zeros.
     pub fn blank(&self) -> Files {
         let sizes = self.files.iter().map(|(kind, file)| (*kind, file.size()));
@@ -200,6 +207,11 @@ impl Core {
             ));
         }
         Ok((self.epoch, size))
+    }
+
+    /// Whether a handle of this epoch still works.
+    pub fn is_current(&self, epoch: u64) -> bool {
+        epoch == self.epoch
     }
 
     /// Releases the lock; a handle of an older epoch holds none.
@@ -337,11 +349,10 @@ impl Core {
         Ok(())
     }
 
-    /// The process ended; the machine and its dirty blocks live on. With `drops` the disk drops
-    /// some of the blocks that failed syncs should have covered.
-    pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
+    /// The process ended; the machine and its dirty blocks live on.
+    pub fn kill(&mut self, failed: impl Fn(FileKind) -> FailedSyncs, rng: &mut StdRng) -> Damage {
         self.end_epoch();
-        self.end_files(b'k', |file| file.kill(drops, rng))
+        self.end_files(b'k', |kind, file| file.kill(failed(kind), rng))
     }
 
     /// The machine lost power.
@@ -351,9 +362,9 @@ impl Core {
     }
 
     /// Applies a power cut to all files.
-    pub(super) fn cut_files(&mut self, code: u8, rng: &mut StdRng) -> Damage {
+    pub(crate) fn cut_files(&mut self, code: u8, rng: &mut StdRng) -> Damage {
         let honours_contract = self.honours_contract;
-        self.end_files(code, |file| file.cut(honours_contract, rng))
+        self.end_files(code, |_, file| file.cut(honours_contract, rng))
     }
 
     fn end_epoch(&mut self) {
@@ -365,14 +376,24 @@ impl Core {
         self.wrong.forget_in_flight();
     }
 
-    fn end_files(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
+    fn end_files(
+        &mut self,
+        code: u8,
+        mut end: impl FnMut(FileKind, &mut FileImage) -> Damage,
+    ) -> Damage {
         let mut damage = Damage::default();
-        for file in self.files.values_mut() {
-            damage.add(end(file));
+        for (kind, file) in &mut self.files {
+            damage.add(end(*kind, file));
         }
         self.stats.damage.add(damage);
         self.note(code, FileKind::Superblock, damage.kept, damage.landed);
         damage
+    }
+
+    /// Ends the writes in flight: all of them land, or none. To be called before the process or the
+    /// power ends.
+    pub fn settle(&mut self, land: bool) {
+        self.files.values_mut().for_each(|file| file.settle(land));
     }
 
     /// Completed blocks that no sync covers yet.
@@ -390,7 +411,7 @@ impl Core {
         self.digest
     }
 
-    pub(super) fn note(&mut self, code: u8, kind: FileKind, at: u64, content: u64) {
+    pub(crate) fn note(&mut self, code: u8, kind: FileKind, at: u64, content: u64) {
         let mut line = [0_u8; 18];
         let (head, rest) = line.split_at_mut(2);
         head.copy_from_slice(&[code, kind as u8]);
@@ -410,12 +431,18 @@ fn refused(operation: &str, kind: FileKind, offset: u64, len: usize) -> io::Erro
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rand::SeedableRng;
 
+    pub(crate) fn geometry() -> Geometry {
+        Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 1 << 20, data_bytes: 1 << 20 }
+    }
+
     fn disk() -> Core {
-        Core::new(false, &[(FileKind::Journal, 1 << 20), (FileKind::Data, 1 << 20)])
+        let mut disk = Core::new(false, &geometry());
+        disk.files.remove(&FileKind::Superblock);
+        disk
     }
 
     #[test]
@@ -426,7 +453,7 @@ mod tests {
         assert_eq!(disk.open(FileKind::Journal).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         disk.close(epoch, FileKind::Journal);
         disk.open(FileKind::Journal).unwrap();
-        disk.kill(false, &mut StdRng::seed_from_u64(1));
+        disk.kill(|_| FailedSyncs::Kept, &mut StdRng::seed_from_u64(1));
         disk.open(FileKind::Journal).unwrap();
         disk.close(epoch, FileKind::Journal);
         assert!(disk.open(FileKind::Journal).is_err(), "a dead handle's close frees nothing");

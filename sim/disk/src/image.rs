@@ -14,47 +14,47 @@ use cairn_engine::io::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(super) type Block = Arc<[u8; BLOCK]>;
+pub(crate) type Block = Arc<[u8; BLOCK]>;
 
 /// A completed write of one block.
 #[derive(Clone, Debug)]
-pub(super) struct Version {
+pub(crate) struct Version {
     order: u64,
-    pub(super) block: Block,
+    pub(crate) block: Block,
     /// A sync that should have covered it failed.
-    pub(super) sync_failed: bool,
+    pub(crate) sync_failed: bool,
 }
 
 /// A write that was begun and has not completed.
 #[derive(Clone, Debug)]
-pub(super) struct InFlightWrite {
-    pub(super) first: u64,
-    pub(super) blocks: Vec<Block>,
+pub(crate) struct InFlightWrite {
+    pub(crate) first: u64,
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// A file of fixed size, all zeros at first; only blocks that were written take memory.
 #[derive(Clone, Debug)]
 pub struct FileImage {
     size: u64,
-    pub(super) synced: BTreeMap<u64, Block>,
-    pub(super) dirty: BTreeMap<u64, Vec<Version>>,
-    pub(super) in_flight_writes: BTreeMap<u64, InFlightWrite>,
+    pub(crate) synced: BTreeMap<u64, Block>,
+    pub(crate) dirty: BTreeMap<u64, Vec<Version>>,
+    pub(crate) in_flight_writes: BTreeMap<u64, InFlightWrite>,
     /// Blocks that cannot be read until they are written again.
-    pub(super) worn: BTreeSet<u64>,
+    pub(crate) worn: BTreeSet<u64>,
     /// Damaged blocks, without the forgiven ones.
-    pub(super) decayed: BTreeSet<u64>,
+    pub(crate) decayed: BTreeSet<u64>,
     /// Blocks that were damaged at any time since [`FileImage::forgive`], also if they were
     /// rewritten since: a repair of one value leaves another damaged value of the same block as it
     /// is.
-    pub(super) harmed: BTreeSet<u64>,
+    pub(crate) harmed: BTreeSet<u64>,
     /// Blocks that show older content, since a failed sync dropped the newer one.
-    pub(super) fallen: BTreeSet<u64>,
+    pub(crate) fallen: BTreeSet<u64>,
     /// The content of a safe block before its last sync; none means zeros.
-    pub(super) former: BTreeMap<u64, Block>,
+    pub(crate) former: BTreeMap<u64, Block>,
     order: u64,
     /// How many syncs made something safe, and which of them did so last for each block.
-    pub(super) syncs: u64,
-    pub(super) synced_in: BTreeMap<u64, u64>,
+    pub(crate) syncs: u64,
+    pub(crate) synced_in: BTreeMap<u64, u64>,
 }
 
 impl FileImage {
@@ -122,6 +122,28 @@ impl FileImage {
         all.get(skipped..skipped + len).map(<[u8]>::to_vec)
     }
 
+    /// All bytes of the file, also those of blocks that cannot be read.
+    pub fn content(&self) -> Vec<u8> {
+        let mut all = vec![0; self.size as usize];
+        self.read(0, &mut all);
+        all
+    }
+
+    /// Changes the stored bytes. All that completed is safe then.
+    pub fn change(&mut self, change: impl FnOnce(&mut [u8])) {
+        let mut all = self.content();
+        change(&mut all);
+        self.dirty.clear();
+        self.synced = (0..).zip(all.chunks(BLOCK).map(padded)).collect();
+    }
+
+    /// Makes the file longer, by zeros that are safe, or shorter.
+    pub fn resize(&mut self, size: u64) {
+        self.size = size;
+        self.synced.split_off(&(size / BLOCK as u64));
+        self.dirty.split_off(&(size / BLOCK as u64));
+    }
+
     fn current(&self, number: u64) -> Option<&Block> {
         let newest = self.dirty.get(&number).and_then(|versions| versions.last());
         newest.map(|version| &version.block).or_else(|| self.synced.get(&number))
@@ -144,7 +166,7 @@ impl FileImage {
         true
     }
 
-    pub(super) fn put(&mut self, number: u64, block: Block) {
+    pub(crate) fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
         self.intact(number);
         self.dirty.entry(number).or_default().push(Version {
@@ -155,7 +177,7 @@ impl FileImage {
     }
 
     /// A block is written, which ends any damage to it.
-    pub(super) fn intact(&mut self, number: u64) {
+    pub(crate) fn intact(&mut self, number: u64) {
         self.worn.remove(&number);
         self.decayed.remove(&number);
         self.fallen.remove(&number);
@@ -232,23 +254,23 @@ fn padded(chunk: &[u8]) -> Block {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    pub(in crate::disk) fn write(file: &mut FileImage, id: u64, block: u64, byte: u8) {
+    pub(crate) fn write(file: &mut FileImage, id: u64, block: u64, byte: u8) {
         file.begin(id, block * BLOCK as u64, &[byte; BLOCK]);
         assert!(file.complete(id));
     }
 
-    pub(in crate::disk) fn first_byte(file: &FileImage, block: u64) -> u8 {
+    pub(crate) fn first_byte(file: &FileImage, block: u64) -> u8 {
         let mut buf = vec![0; BLOCK];
         file.read(block * BLOCK as u64, &mut buf);
         buf[0]
     }
 
-    pub(in crate::disk) fn each_seed(mut test: impl FnMut(&mut StdRng)) {
+    pub(crate) fn each_seed(mut test: impl FnMut(&mut StdRng)) {
         for seed in 0..200 {
             test(&mut StdRng::seed_from_u64(seed));
         }

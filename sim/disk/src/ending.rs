@@ -1,6 +1,6 @@
 //! What is left of a file when the process or the machine ends.
 
-use super::image::{Block, FileImage};
+use crate::image::{Block, FileImage};
 use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
@@ -27,6 +27,17 @@ pub struct Damage {
     pub torn: u64,
 }
 
+/// What the end of a process makes of blocks that a failed sync should have covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedSyncs {
+    /// They stay, and the next sync covers them.
+    Kept,
+    /// They stay, and no sync covers them until they are written again.
+    Unsafe,
+    /// Some fall back: from now on reads see an older version. The others are as with `Unsafe`.
+    Dropped,
+}
+
 impl Damage {
     /// Adds another file's damage.
     pub fn add(&mut self, other: Damage) {
@@ -41,14 +52,15 @@ impl Damage {
 
 impl FileImage {
     /// The process ended and the machine continues: completed writes stay, and each write in flight
-    /// lands or not, now. Blocks of a failed sync: with `drops` some fall back and the others stay
-    /// unsafe, without it all of them stay.
-    pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
+    /// lands or not, now.
+    pub fn kill(&mut self, failed: FailedSyncs, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
-        if drops {
-            self.drop_failed_syncs(rng, &mut damage);
-        } else {
-            self.dirty.values_mut().flatten().for_each(|version| version.sync_failed = false);
+        match failed {
+            FailedSyncs::Kept => {
+                self.dirty.values_mut().flatten().for_each(|version| version.sync_failed = false);
+            }
+            FailedSyncs::Unsafe => {}
+            FailedSyncs::Dropped => self.drop_failed_syncs(rng, &mut damage),
         }
         for in_flight_write in std::mem::take(&mut self.in_flight_writes).into_values() {
             let all = in_flight_write.blocks.len() as u64;
@@ -130,6 +142,15 @@ impl FileImage {
         damage
     }
 
+    /// Ends the writes in flight: all of them land, or none.
+    pub fn settle(&mut self, land: bool) {
+        for write in std::mem::take(&mut self.in_flight_writes).into_values().filter(|_| land) {
+            for (number, block) in (write.first..).zip(write.blocks) {
+                self.put(number, block);
+            }
+        }
+    }
+
     /// The worst that a power cut may leave: only synced writes, or all completed ones if the disk
     /// keeps them, and no write in flight.
     pub fn fall_back(&mut self, honours_contract: bool) {
@@ -189,8 +210,8 @@ impl FileImage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::image::tests::{each_seed, first_byte, write};
     use super::*;
+    use crate::image::tests::{each_seed, first_byte, write};
     use rand::SeedableRng;
 
     #[test]
@@ -286,7 +307,7 @@ mod tests {
             let mut file = FileImage::zeroed(1 << 20);
             write(&mut file, 1, 0, 1);
             file.begin(2, BLOCK as u64, &[2; BLOCK]);
-            let damage = file.kill(false, rng);
+            let damage = file.kill(FailedSyncs::Kept, rng);
             landed += damage.landed;
             lost += damage.lost;
             assert_eq!(first_byte(&file, 0), 1);
@@ -304,7 +325,7 @@ mod tests {
             write(&mut file, 1, 0, 1);
             file.sync_failed(file.begin_sync());
             write(&mut file, 2, 1, 2);
-            dropped += file.kill(true, rng).dropped;
+            dropped += file.kill(FailedSyncs::Dropped, rng).dropped;
             kept += u64::from(first_byte(&file, 0));
             let before = first_byte(&file, 0);
             file.synced_through(file.begin_sync());
