@@ -4,7 +4,7 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one,
 };
-use crate::support::{Disk, Random, geometry, identity, place, run};
+use crate::support::{Disk, Fate, Random, geometry, identity, place, run};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Error, ListQuery, Mode, Options};
@@ -25,7 +25,7 @@ fn values_of_every_length_are_read_back_before_and_after_a_restart() {
         }
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         let found = engine.read_log(GROUP, 0..100, u64::MAX).await.unwrap();
         let found: Vec<Bytes> = found.into_iter().map(|e| e.values[0].clone()).collect();
@@ -81,7 +81,7 @@ fn overwriting_continues_for_many_laps_of_journal_and_data() {
         }
         assert!(engine.status().checkpoints > 5, "{:?}", engine.status());
         drop(engine);
-        disk.kill(|| 1);
+        disk.kill(Fate::Lost);
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(1999)));
     });
@@ -98,7 +98,7 @@ fn entries_that_were_appended_together_are_read_together() {
         append(&engine, entries).await.unwrap();
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = Engine::open(Arc::new(disk.clone()), None, options(Mode::Sync)).await.unwrap();
         let before = disk.core.lock().unwrap().reads;
         let found = engine.read_log(GROUP, 0..400, u64::MAX).await.unwrap();
@@ -216,7 +216,7 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
         let mut random = Random(5);
         let (mut opened, mut refused) = (0, 0);
         for round in 0..400 {
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }

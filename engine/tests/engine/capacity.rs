@@ -1,7 +1,7 @@
 //! Capacity of the data area and of a checkpoint area, checked before a write and used afterwards.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, need, options, put_one};
-use crate::support::{Disk, identity, run, stored, until};
+use crate::support::{Disk, Fate, identity, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -55,7 +55,7 @@ fn what_the_check_before_a_write_admits_finds_space_in_any_free_blocks() {
         assert_eq!(stored(&disk.bytes(FileKind::Data), &at), long);
         // Its record is longer than a reference in one piece, and is read back.
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         assert_eq!(engine.values_of(GROUP, index).unwrap(), [at]);
         let entries = engine.read_log(GROUP, index..index + 1, u64::MAX).await.unwrap();
@@ -105,7 +105,7 @@ fn a_checkpoint_that_fits_only_once_the_log_is_applied_again_waits_for_that() {
         engine.purge(GROUP, id(KEYS + WIDE - 1)).await.unwrap();
         write(&engine, KEYS + WIDE..KEYS + 2 * WIDE).await;
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         for (area, before) in areas.into_iter().zip(before) {
             if disk.bytes(area) != before {
                 disk.damage(area, |bytes| bytes[40..3 * BLOCK].fill(1));

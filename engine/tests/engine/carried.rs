@@ -3,8 +3,9 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
 };
-use crate::support::{Cache, Disk, geometry, run, stored, until};
+use crate::support::{Cache, Disk, Fate, geometry, run, stored, until};
 use bytes::Bytes;
+use cairn_disk::Failing;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Mode, NewEntry, Options, SnapshotKey};
 use std::sync::Arc;
@@ -72,10 +73,10 @@ fn an_open_writes_no_block_that_has_its_values() {
         put_one(&engine, 20, "larger", filled(9000, 20)).await.unwrap();
         until("they are at their places", || engine.status().unsynced_bytes == 0).await;
         drop(engine);
-        disk.kill(|| 0);
-        disk.core.lock().unwrap().fail_write = Some(FileKind::Data);
+        disk.kill(Fate::Kept);
+        disk.arrange(Failing::Write, FileKind::Data);
         drop(reopen(&disk).await);
-        assert!(disk.core.lock().unwrap().fail_write.is_some(), "nothing was written");
+        assert_eq!(disk.core.lock().unwrap().rules.errors(), 0, "nothing was written");
     });
 }
 
@@ -103,7 +104,7 @@ fn a_node_that_is_killed_puts_them_at_their_places_when_it_opens() {
         engine.truncate_after(GROUP, Some(19)).await.unwrap();
         append(&engine, vec![entry(20, filled(700, 20))]).await.unwrap();
         assert!(data_is_empty(&disk));
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         drop(engine);
         let found =
             cairn_engine::inspect(&disk, patient_options().boot, true).await.unwrap().contents;
@@ -160,7 +161,7 @@ fn a_clean_end_beside_a_checkpoint_that_holds_the_writer_up_leaves_none_in_the_j
         let (checkpoint, closed) = futures::join!(engine.checkpoint(), stop);
         checkpoint.and(closed).unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = reopen(&disk).await;
         let status = engine.status();
         assert_eq!(status.written_sequence, status.checkpoint_sequence + 1, "nothing was replayed");
@@ -187,7 +188,7 @@ fn a_checkpoint_waits_for_them() {
         }
         engine.checkpoint().await.unwrap();
         engine.purge(GROUP, id(4)).await.unwrap();
-        disk.reboot(Cache::Volatile, || 1);
+        disk.reboot(Cache::Volatile, Fate::Lost);
         drop(engine);
         let engine = reopen(&disk).await;
         for index in 0..5 {
@@ -206,7 +207,7 @@ fn a_checkpoint_with_nothing_queued_waits_for_them_too() {
         let (disk, engine) = patient().await;
         append(&engine, vec![entry(0, filled(300, 0))]).await.unwrap();
         let before = engine.status().checkpoints;
-        disk.core.lock().unwrap().hang_write = Some(FileKind::Data);
+        disk.arrange(Failing::Hang, FileKind::Data);
         let mut checkpoint = Box::pin(engine.checkpoint());
         for _ in 0..500 {
             assert!(futures::poll!(&mut checkpoint).is_pending());
@@ -242,7 +243,7 @@ fn a_value_that_died_while_it_waited_is_not_put_over_another() {
         assert!(at.segments().any(|part| part.contains(&died)));
         assert!(stored(&disk.bytes(FileKind::Data), &at) == filled(free, 3), "written over");
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         drop(reopen(&disk).await);
         assert!(stored(&disk.bytes(FileKind::Data), &at) == filled(free, 3), "opened over");
     });
@@ -290,7 +291,7 @@ fn what_an_open_puts_at_its_place_outlives_a_power_cut() {
             put_one(&engine, index, "key", filled(300, index)).await.unwrap();
         }
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = reopen(&disk).await;
         disk.hold(FileKind::Data);
         let syncs = || disk.core.lock().unwrap().syncs;
@@ -304,7 +305,7 @@ fn what_an_open_puts_at_its_place_outlives_a_power_cut() {
         }
         drop(next);
         drop(engine);
-        disk.reboot(Cache::Volatile, || 1);
+        disk.reboot(Cache::Volatile, Fate::Lost);
         let engine = reopen(&disk).await;
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(5)), "the block is there");
         for index in 0..6 {

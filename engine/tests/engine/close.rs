@@ -1,7 +1,8 @@
 //! After a clean stop the next open replays nothing. Whatever cuts the stop off, nothing is lost.
 
 use crate::support::store::{GROUP, filled, fresh, id, image, options, put, put_one};
-use crate::support::{Cache, Disk, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
+use cairn_disk::Failing;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Error, KernelBootId, Mode, Options};
 use std::sync::Arc;
@@ -47,13 +48,13 @@ fn an_open_after_a_clean_stop_replays_nothing_and_after_a_kill_it_replays_the_jo
             engine.close().await.unwrap();
             assert_eq!(engine.status().checkpoint_sequence, engine.status().written_sequence);
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             let engine = reopened(&disk, mode).await;
             assert_eq!((replayed(&engine), engine.applied(GROUP)), (0, Some(id(KEYS - 1))));
             check(&engine, "after a clean stop").await;
             put_one(&engine, KEYS, "more", filled(10, 1)).await.unwrap();
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             let engine = reopened(&disk, mode).await;
             assert!(replayed(&engine) > 0);
             assert_eq!(engine.log_bounds(GROUP).last, Some(id(KEYS)));
@@ -86,7 +87,7 @@ fn the_journal_knows_what_was_applied_before_a_clean_stop() {
         let (disk, engine) = filled_disk(Mode::Replicated).await;
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         disk.damage(FileKind::Checkpoint1, |bytes| bytes[40..3 * 4096].fill(1));
         let engine = reopened(&disk, Mode::Replicated).await;
         assert!(replayed(&engine) > 0, "the older checkpoint was loaded");
@@ -111,7 +112,7 @@ fn a_checkpoint_that_takes_too_long_does_not_hold_up_the_stop_and_nothing_is_los
         assert_eq!(engine.status().checkpoints, 0);
         assert!(!engine.status().unsynced_acks);
         drop(engine);
-        disk.reboot(Cache::Volatile, || 0);
+        disk.reboot(Cache::Volatile, Fate::Random(1));
         let engine = reopened(&disk, mode).await;
         assert!(replayed(&engine) > 0);
         check(&engine, "after a stop without a checkpoint").await;
@@ -122,7 +123,7 @@ fn a_checkpoint_that_takes_too_long_does_not_hold_up_the_stop_and_nothing_is_los
 fn an_engine_that_failed_takes_no_checkpoint_at_its_end() {
     run(async {
         let (disk, engine) = filled_disk(Mode::Replicated).await;
-        disk.core.lock().unwrap().fail_write = Some(FileKind::Journal);
+        disk.arrange(Failing::Write, FileKind::Journal);
         put_one(&engine, KEYS, "more", filled(10, 1)).await.unwrap_err();
         let before = [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| disk.bytes(kind));
         engine.close().await.unwrap_err();
@@ -134,12 +135,12 @@ fn an_engine_that_failed_takes_no_checkpoint_at_its_end() {
 fn a_write_that_fails_in_the_checkpoint_at_the_end_is_reported_and_recorded() {
     run(async {
         let (disk, engine) = filled_disk(Mode::Replicated).await;
-        disk.core.lock().unwrap().fail_write = Some(FileKind::Checkpoint1);
+        disk.arrange(Failing::Write, FileKind::Checkpoint1);
         let error = engine.close().await.unwrap_err();
         assert!(matches!(error, Error::Failed { file: FileKind::Checkpoint1, .. }), "{error}");
         assert!(engine.status().failed_sync_recorded);
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         check(&reopened(&disk, Mode::Replicated).await, "after a failed write").await;
     });
 }
@@ -163,7 +164,7 @@ fn a_power_cut_at_any_operation_of_a_stop_loses_nothing() {
                 };
                 drop(engine);
                 let mut random = Random(at);
-                disk.reboot(cache, || random.next());
+                disk.reboot(cache, random.fate());
                 let after = Options { boot: KernelBootId(2), ..options(mode) };
                 let engine = Engine::open(Arc::new(disk.clone()), None, after).await.unwrap();
                 check(&engine, &format!("{cache:?}, cut at {at}")).await;

@@ -1,7 +1,7 @@
 //! What refers to the old place of a value while compaction moves it.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, options, put_one};
-use crate::support::{Cache, Disk, place, run, stored, until};
+use crate::support::{Cache, Disk, Fate, place, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{
@@ -120,8 +120,8 @@ fn moved_values_are_read_at_their_new_places_after_any_end() {
             let synced = synced_entry_of(&engine, SPARSEST).await;
             drop(engine);
             match power {
-                true => disk.reboot(Cache::Volatile, || 1),
-                false => disk.kill(|| 0),
+                true => disk.reboot(Cache::Volatile, Fate::Lost),
+                false => disk.kill(Fate::Kept),
             }
             let engine = Engine::open(Arc::new(disk), None, options(Mode::Sync)).await.unwrap();
             assert_eq!(entry_of(&engine, SPARSEST), synced, "no checkpoint has it: the record has");

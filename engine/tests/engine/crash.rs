@@ -38,18 +38,18 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
         drop(engine);
         let boot = if power { 2 } else { 1 };
         if power {
-            disk.reboot(cache, || random.next());
+            disk.reboot(cache, random.fate());
         } else {
-            disk.kill(|| random.next());
+            disk.kill(random.fate());
         }
         let engine = verify(&disk, &history, options(mode, boot), &what).await;
         let member_state = engine.member_state();
         // What was recovered counts as acknowledged from now on: a second crash must not lose it.
         drop(engine);
         if power {
-            disk.reboot(cache, || random.next());
+            disk.reboot(cache, random.fate());
         } else {
-            disk.kill(|| random.next());
+            disk.kill(random.fate());
         }
         verify(&disk, &history, options(mode, boot + u128::from(power)), &what).await;
         (!ended, member_state)
@@ -120,7 +120,7 @@ fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_set_active(
         write_ahead_of_syncs(&engine, &history, &mut random).await;
         let first = engine.boot_epoch();
         drop(engine);
-        disk.reboot(Cache::Volatile, || random.next());
+        disk.reboot(Cache::Volatile, random.fate());
         let engine = open(2).await.unwrap();
         assert_eq!(engine.member_state(), MemberState::Recovering);
         assert!(engine.boot_epoch().number > first.number);
@@ -134,7 +134,7 @@ fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_set_active(
         );
         engine.set_active().await.unwrap();
         drop(engine);
-        disk.reboot(Cache::Volatile, || random.next());
+        disk.reboot(Cache::Volatile, random.fate());
         assert_eq!(
             open(3).await.unwrap().member_state(),
             MemberState::Active,
@@ -173,7 +173,7 @@ fn a_power_cut_of_an_idle_or_cleanly_stopped_or_safe_replicated_node_loses_nothi
                 history.acknowledged.store(all, Ordering::SeqCst);
             }
             drop(engine);
-            disk.reboot(Cache::Volatile, || random.next());
+            disk.reboot(Cache::Volatile, random.fate());
             let engine = verify(&disk, &history, options(Mode::Replicated, 2), ending).await;
             assert_eq!(engine.member_state(), MemberState::Active, "{ending}");
         });

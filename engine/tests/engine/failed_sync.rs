@@ -3,7 +3,9 @@
 
 use crate::support::store::{append, entry as small, filled};
 use crate::support::workload::{GROUP, History, check, options, verify, workload};
-use crate::support::{Cache, Disk, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
+use cairn_disk::FailedSyncs;
+use cairn_disk::Failing;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Error, KernelBootId, MemberState, Mode, Options};
 use std::sync::Arc;
@@ -65,12 +67,13 @@ async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Op
     assert!(engine.close().await.is_err(), "no clean end");
     drop(engine);
     disk.core.lock().unwrap().failing = 0..0;
-    disk.kill(|| random.next());
     // If no sync succeeds any more, the kernel could drop the record of the failure too. In this
     // test the record stays.
-    let dropped = disk.drop_failed_syncs(|kind| {
-        !(lasting && kind == FileKind::Superblock) && random.next().is_multiple_of(2)
-    });
+    let drops = |kind| match lasting && kind == FileKind::Superblock {
+        true => FailedSyncs::Unsafe,
+        false => FailedSyncs::Dropped,
+    };
+    let dropped = disk.kill_and(drops, random.fate());
     Some(Failed { disk, history, random, dropped })
 }
 
@@ -101,7 +104,7 @@ fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Out
         }
         check(&engine, &history, &what).await;
         drop(engine);
-        disk.reboot(Cache::Volatile, || random.next());
+        disk.reboot(Cache::Volatile, random.fate());
         let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
         assert_eq!(
             engine.log_bounds(GROUP).last,
@@ -200,7 +203,7 @@ fn a_sync_that_fails_during_an_open_counts_at_the_next_one() {
                     engine.checkpoint().await.unwrap();
                 }
                 drop(engine);
-                disk.kill(|| random.next());
+                disk.kill(random.fate());
                 {
                     let mut core = disk.core.lock().unwrap();
                     let first = core.syncs + nth;
@@ -210,8 +213,7 @@ fn a_sync_that_fails_during_an_open_counts_at_the_next_one() {
                 assert!(matches!(error, Error::Failed { .. }), "{what}: {error}");
                 failed += 1;
                 disk.core.lock().unwrap().failing = 0..0;
-                disk.kill(|| random.next());
-                dropped += disk.drop_failed_syncs(|_| random.next().is_multiple_of(2));
+                dropped += disk.kill_and(|_| FailedSyncs::Dropped, random.fate());
                 let engine = open(1).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let next = engine.log_bounds(GROUP).last.map_or(0, |last| last.index + 1);
                 append_some(&engine, next..16).await;
@@ -221,7 +223,7 @@ fn a_sync_that_fails_during_an_open_counts_at_the_next_one() {
                     Mode::Device => Cache::Protected,
                     _ => Cache::Volatile,
                 };
-                disk.reboot(cache, || random.next());
+                disk.reboot(cache, random.fate());
                 let engine = open(2).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let held = engine.log_bounds(GROUP).last.is_some_and(|last| last.index == 15);
                 match engine.member_state() {
@@ -264,12 +266,12 @@ fn a_checkpoint_whose_header_was_not_synced_is_not_the_only_one() {
             append_some(&engine, 8..12).await;
             checkpoint_until_dead(&engine, kill).await;
             drop(engine);
-            disk.kill(|| random.next());
+            disk.kill(random.fate());
             let engine = Engine::open(Arc::new(disk.clone()), None, with(1)).await.unwrap();
             append_some(&engine, 12..16).await;
             checkpoint_until_dead(&engine, cut).await;
             drop(engine);
-            disk.reboot(Cache::Volatile, || random.next());
+            disk.reboot(Cache::Volatile, random.fate());
             let engine = Engine::open(Arc::new(disk.clone()), None, with(2)).await;
             let engine = engine.unwrap_or_else(|error| panic!("{what}: {error}"));
             let last = engine.log_bounds(GROUP).last;
@@ -303,7 +305,7 @@ fn a_power_cut_at_any_operation_of_the_open_after_a_failed_sync_loses_nothing_un
                     () = disk.died.notified() => {}
                     opened = Engine::open(Arc::new(disk.clone()), None, with(mode, peers, 1)) => drop(opened.unwrap()),
                 }
-                disk.reboot(Cache::Volatile, || random.next());
+                disk.reboot(Cache::Volatile, random.fate());
                 let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
                 match engine.member_state() {
                     MemberState::Active => active += 1,
@@ -331,7 +333,7 @@ fn after_a_power_cut_a_node_of_mode_device_with_peers_is_complete_or_recovers() 
                     return;
                 };
                 lost += u64::from(dropped > 0);
-                disk.reboot(Cache::Protected, || random.next());
+                disk.reboot(Cache::Protected, random.fate());
                 let opened =
                     Engine::open(Arc::new(disk.clone()), None, with(Mode::Device, true, 2)).await;
                 let engine = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -382,12 +384,12 @@ fn after_a_failed_write_a_node_with_peers_recovers_under_any_boot_id() {
     {
         run(async {
             let (disk, engine) = ten_entries(with(mode, true, 1)).await;
-            disk.core.lock().unwrap().fail_write = Some(FileKind::Journal);
+            disk.arrange(Failing::Write, FileKind::Journal);
             append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err();
             until("the failure is recorded", || engine.status().failed_sync_recorded).await;
             assert!(engine.close().await.is_err(), "no clean end");
             drop(engine);
-            disk.reboot(Cache::Volatile, || 1);
+            disk.reboot(Cache::Volatile, Fate::Lost);
             let engine = Engine::open(Arc::new(disk), None, with(mode, true, boot)).await.unwrap();
             assert_eq!(engine.member_state(), MemberState::Recovering, "{mode}, boot {boot}");
         });
@@ -406,7 +408,7 @@ fn a_disk_that_reports_another_history_under_the_same_kernel_counts_as_a_power_c
             let (disk, engine) = ten_entries(slow.clone()).await;
             assert!(engine.status().unsynced_acks);
             drop(engine);
-            disk.kill(|| 1);
+            disk.kill(Fate::Lost);
             let engine =
                 Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
             assert_eq!(engine.member_state(), expected);
@@ -421,7 +423,7 @@ fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_do
         let options =
             Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
         let (disk, engine) = ten_entries(options).await;
-        disk.core.lock().unwrap().hang_write = Some(FileKind::Journal);
+        disk.arrange(Failing::Hang, FileKind::Journal);
         let error =
             append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
         assert!(error.contains("memory: write failed on file `journal`"), "{error}");
@@ -462,7 +464,7 @@ fn an_open_whose_disk_never_answers_fails_and_changes_nothing() {
             let (disk, engine) = ten_entries(options.clone()).await;
             engine.close().await.unwrap();
             drop(engine);
-            disk.kill(|| 1);
+            disk.kill(Fate::Lost);
             let before = FileKind::ALL.map(|kind| disk.bytes(kind));
             disk.core.lock().unwrap().hang_reads = Some((hanging, 0));
             let opened = Engine::open(Arc::new(disk.clone()), None, options.clone()).await;
@@ -470,7 +472,7 @@ fn an_open_whose_disk_never_answers_fails_and_changes_nothing() {
             assert!(matches!(&error, Error::Failed { file, .. } if *file == hanging), "{error}");
             assert!(before == FileKind::ALL.map(|kind| disk.bytes(kind)), "{hanging:?}");
             disk.core.lock().unwrap().hang_reads = None;
-            disk.kill(|| 1);
+            disk.kill(Fate::Lost);
             let engine = Engine::open(Arc::new(disk), None, options).await.unwrap();
             assert_eq!(engine.member_state(), MemberState::Active);
         });

@@ -2,7 +2,7 @@
 //! opens with all that it holds.
 
 use crate::support::store::{GROUP, filled, fresh, id, options, put_one};
-use crate::support::{Cache, Disk, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use cairn_engine::{Engine, Error, Geometry, Growth, KernelBootId};
@@ -21,7 +21,7 @@ async fn stopped() -> Disk {
     }
     engine.close().await.unwrap();
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     disk
 }
 
@@ -83,7 +83,7 @@ fn a_directory_that_grew_holds_what_it_held_and_more_than_would_have_fitted() {
         }
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = open(&disk).await;
         for index in KEYS..4 * KEYS {
             assert!(value(&engine, &format!("k{index}")).await == Some(filled(900_000, index)));
@@ -102,7 +102,7 @@ fn files_that_an_unfinished_growth_made_longer_open_with_the_old_sizes_and_grow_
         let block = BLOCK as u64;
         for (step, (kind, bytes)) in large.into_iter().enumerate() {
             for length in [small[step].1 + block, bytes - block, bytes] {
-                let disk = original.copy(geometry());
+                let disk = original.copy();
                 large[..step].iter().for_each(|(kind, bytes)| disk.resize(*kind, *bytes));
                 disk.resize(kind, length);
                 let what = format!("{kind:?} of {length} bytes");
@@ -131,7 +131,7 @@ fn a_cut_at_any_operation_of_the_record_leaves_the_old_sizes_or_the_new_ones() {
         for cache in [Cache::Protected, Cache::Volatile] {
             let mut seen = [0, 0];
             for at in 1.. {
-                let disk = original.copy(geometry());
+                let disk = original.copy();
                 bytes_of(&larger()).into_iter().for_each(|(kind, bytes)| disk.resize(kind, bytes));
                 {
                     let mut core = disk.core.lock().unwrap();
@@ -144,7 +144,7 @@ fn a_cut_at_any_operation_of_the_record_leaves_the_old_sizes_or_the_new_ones() {
                     recorded = growth.record(&disk) => { recorded.unwrap(); true }
                 };
                 let mut random = Random(at);
-                disk.reboot(cache, || random.next());
+                disk.reboot(cache, random.fate());
                 let what = format!("{cache:?}, cut at {at}");
                 let (data_bytes, _) = check(&disk, &what).await;
                 let new = data_bytes == larger().data_bytes;

@@ -1,7 +1,7 @@
 //! An inspection reports what a directory holds and what of it verifies, and changes nothing.
 
 use crate::support::sixty::{GROUP, filled, id, key, stopped};
-use crate::support::{Disk, geometry, identity, run};
+use crate::support::{Disk, Fate, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Error, Inspection, KernelBootId, MemberState, inspect};
 
@@ -48,7 +48,7 @@ fn damage_is_reported_file_by_file() {
         let at = engine.lookup(GROUP, &key(40)).unwrap().value.offset() as usize;
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let areas = inspect_disk(&disk, 1).await.contents.unwrap().checkpoints;
         let older = areas.iter().min_by_key(|area| area.holds).unwrap().file;
         disk.damage(FileKind::Superblock, |bytes| bytes[COPY + 100] ^= 1);
@@ -76,7 +76,7 @@ fn it_reports_the_member_state_that_an_open_would_give() {
         let (disk, engine) = filled().await;
         assert!(engine.status().unsynced_acks);
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         assert_eq!(
             inspect_disk(&disk, 1).await.contents.unwrap().member_state,
             MemberState::Active,

@@ -5,7 +5,7 @@
 use crate::support::space::driver::{Driver, entry, value};
 use crate::support::space::{Keys, Requests, Round, World, check_recovered, check_space};
 use crate::support::workload::{GROUP, Step, image};
-use crate::support::{Disk, Random, geometry, identity, run};
+use crate::support::{Disk, Fate, Random, geometry, identity, run};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Installer, LogId, Promise, SnapshotKey, View};
@@ -39,7 +39,7 @@ async fn base(world: World, seed: u64) -> (Disk, Arc<Requests>) {
     driver.fill(&mut random).await;
     engine.close().await.unwrap();
     drop((driver, engine));
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     (disk, requests)
 }
 
@@ -174,7 +174,7 @@ async fn round(
 ) -> Option<bool> {
     let what = format!("{world:?} {ends:?} seed={seed} cut={cut}");
     let named = Round(what.clone());
-    let (disk, requests) = (base.0.copy(geometry()), base.1.copy());
+    let (disk, requests) = (base.0.copy(), base.1.copy());
     let engine = world.open(&disk, 2, seed, &what).await;
     check_recovered(&engine, &disk, &requests, world, &what).await;
     let mut random = Random(seed);

@@ -4,7 +4,7 @@
 use crate::support::sixty::{
     GROUP, append, entry, filled, id, image, open, options, stopped, transition,
 };
-use crate::support::{Cache, Disk, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Error, Identity, MemberState};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn check_empty(disk: &Disk, what: &str) {
         engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
     }
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     let engine = open(disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(
         (engine.identity(), engine.member_state()),
@@ -144,7 +144,7 @@ async fn cut_format(disk: &Disk, cut: u64) -> bool {
         () = disk.died.notified() => false,
         done = Engine::format_again(disk, &to) => done.map(|()| true).unwrap(),
     };
-    disk.reboot(Cache::Volatile, || random.next());
+    disk.reboot(Cache::Volatile, random.fate());
     finished
 }
 
@@ -197,7 +197,7 @@ fn an_identity_that_becomes_readable_again_is_void_or_still_recovering() {
         let (disk, engine) = filled().await;
         let newest = engine.status().written_sequence;
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let blocks = geometry().journal_bytes / BLOCK as u64;
         disk.damage(FileKind::Journal, |bytes| {
             bytes[(newest % blocks) as usize * BLOCK + 200] ^= 1
@@ -207,10 +207,10 @@ fn an_identity_that_becomes_readable_again_is_void_or_still_recovering() {
         for cut in 1.. {
             let disk = disk_of(&original);
             let copies = (0..4).map(|copy| (FileKind::Superblock, copy * 4));
-            disk.core.lock().unwrap().worn.extend(copies);
+            disk.wear_out(copies);
             assert!(is_lost(&disk).await);
             finished |= cut_format(&disk, cut).await;
-            disk.core.lock().unwrap().worn.clear();
+            disk.unwear();
             match open(&disk, true).await {
                 Err(error) => {
                     assert!(error.is_identity_lost(), "cut {cut}: {error}");

@@ -1,7 +1,7 @@
 //! Reads that fail once, by which nothing may be lost; and reads that fail for good, by which
 //! nothing else may be lost.
 
-use crate::support::{Disk, geometry, identity, place, run, stored};
+use crate::support::{Disk, Fate, geometry, identity, place, run, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -69,7 +69,7 @@ async fn killed(meta: usize) -> (Disk, u64) {
     }
     let blocks = engine.status().written_sequence;
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     (disk, blocks)
 }
 
@@ -159,7 +159,7 @@ fn an_unreadable_copy_of_a_checkpoints_header_does_not_hide_the_other() {
         for block in 0..2 {
             let (disk, _) = killed(10).await;
             for file in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
-                disk.core.lock().unwrap().worn.insert((file, block));
+                disk.wear_out([(file, block)]);
             }
             let engine = open(&disk, 1, false).await.unwrap();
             check_complete(&engine, &format!("copy {block}")).await;
@@ -176,7 +176,7 @@ fn an_unreadable_journal_block_that_is_not_needed_costs_nothing_and_one_that_is_
         for place in [|blocks| blocks + 20, |_| 250, |_| 1] {
             let (disk, blocks) = killed(10).await;
             let block = place(blocks);
-            disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));
+            disk.wear_out([(FileKind::Journal, block)]);
             let engine = open(&disk, 1, false).await.unwrap();
             check_complete(&engine, &format!("block {block} of {blocks}")).await;
         }
@@ -185,7 +185,7 @@ fn an_unreadable_journal_block_that_is_not_needed_costs_nothing_and_one_that_is_
         for (back, boot) in [(0, 1), (0, 2), (3, 1), (3, 2)] {
             let (disk, blocks) = killed(10).await;
             let block = blocks - back;
-            disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));
+            disk.wear_out([(FileKind::Journal, block)]);
             let refused = open(&disk, boot, false).await.err().unwrap();
             assert!(
                 matches!(&refused, Error::Corrupt(at) if at.file == FileKind::Journal),
@@ -209,8 +209,8 @@ fn an_unreadable_body_is_damage_like_any_other() {
         let is_body = |extent: &&Extent| extent.log_id == id(35) && extent.at.len > 1500;
         let body = extents.iter().find(is_body).unwrap().at.offset();
         drop(engine);
-        disk.kill(|| 0);
-        disk.core.lock().unwrap().worn.insert((FileKind::Data, body / BLOCK as u64));
+        disk.kill(Fate::Kept);
+        disk.wear_out([(FileKind::Data, body / BLOCK as u64)]);
         assert!(matches!(open(&disk, 1, false).await, Err(Error::Corrupt(_))));
         let engine = open(&disk, 1, true).await.unwrap();
         assert_eq!(engine.member_state(), MemberState::Recovering);
@@ -237,9 +237,9 @@ fn an_unreadable_newest_value_or_body_is_damage_and_not_a_write_that_was_cut() {
                 let block =
                     extents.iter().filter(of_it).nth(part).unwrap().at.offset() / BLOCK as u64;
                 drop(engine);
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
                 let what = format!("meta {meta}, value {bytes}, part {part}, boot {boot}");
-                disk.core.lock().unwrap().worn.insert((FileKind::Data, block));
+                disk.wear_out([(FileKind::Data, block)]);
                 let refused = open(&disk, boot, false).await.err();
                 assert!(matches!(refused, Some(Error::Corrupt(_))), "{what}: {refused:?}");
                 let engine = open(&disk, boot, true).await.unwrap();
@@ -263,7 +263,7 @@ async fn neighbours() -> Disk {
         .unwrap();
     written.await.unwrap().unwrap();
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     disk
 }
 
@@ -325,7 +325,7 @@ async fn beside_a_carried_value() -> (Disk, u64, Range<usize>) {
     let bytes = place(&carried, 0)..place(&carried, 499) + 1;
     assert_eq!(block, beside.offset() / BLOCK as u64);
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     (disk, block, bytes)
 }
 
@@ -335,7 +335,7 @@ fn unsynced() -> Options {
 
 /// How many reads an open of this disk does. It reads the blocks of carried values at the end.
 async fn reads_of_an_open(disk: &Disk) -> u64 {
-    let disk = disk.copy(geometry());
+    let disk = disk.copy();
     drop(open_with(&disk, false, unsynced()).await.unwrap());
     disk.core.lock().unwrap().reads
 }
@@ -350,7 +350,7 @@ fn a_neighbour_misread_while_a_carried_value_is_put_at_its_place_is_not_damaged(
         disk.damage(FileKind::Data, |bytes| bytes[carried].fill(0));
         let reads = reads_of_an_open(&disk).await as u32;
         for reads_before in reads - 12..reads {
-            let disk = disk.copy(geometry());
+            let disk = disk.copy();
             {
                 let mut core = disk.core.lock().unwrap();
                 core.misread = vec![(FileKind::Data, block)];
@@ -371,7 +371,7 @@ fn a_neighbour_whose_read_never_returns_is_not_damaged() {
         let clean = disk.bytes(FileKind::Data);
         let mut failed = 0;
         for reads_before in 0..reads_of_an_open(&disk).await {
-            let disk = disk.copy(geometry());
+            let disk = disk.copy();
             disk.core.lock().unwrap().hang_reads = Some((FileKind::Data, reads_before));
             let options = Options { io_timeout: Duration::from_millis(20), ..unsynced() };
             failed += u64::from(open_with(&disk, false, options).await.is_err());

@@ -2,7 +2,7 @@
 //! comes back in steps.
 
 use crate::support::store::{GROUP, append, filled, id, image, options};
-use crate::support::{Disk, identity, run, stored, until};
+use crate::support::{Disk, Fate, identity, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Change, Engine, Geometry, Mode, NewEntry, Options, Transition};
@@ -92,7 +92,7 @@ fn entries_applied_while_they_are_queued_are_there_after_a_kill() {
         let written = futures::future::join_all(appends).await;
         assert!(written.iter().all(Result::is_ok));
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = open(&disk).await;
         assert_eq!(engine.applied_before_restart(GROUP), Some(id(ENTRIES - 1)));
         check_stored(&disk, &engine);

@@ -1,7 +1,7 @@
 //! Reused space: a repair never overwrites a value that has been given the old value's space.
 
 use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
-use crate::support::{Disk, geometry, identity, place, run, stored};
+use crate::support::{Disk, Fate, geometry, identity, place, run, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -48,7 +48,7 @@ async fn reused() -> (Disk, u64) {
             assert_eq!(engine.status().checkpoints, 2, "no automatic one was taken");
             engine.close().await.unwrap();
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             return (disk, index);
         }
         assert!(index < 110, "the freed space is not used again");
@@ -124,7 +124,7 @@ fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
         let clean: Vec<(FileKind, Vec<u8>)> =
             FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
         for damaged in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }
@@ -139,7 +139,7 @@ fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
             engine.checkpoint().await.unwrap();
             engine.checkpoint().await.unwrap();
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             engine = open(&disk, false).await.unwrap();
             assert_eq!(engine.purge_due(GROUP), Some(id(55)));
             assert!(check_nothing_is_repaired(&disk, &engine, "opened again").await > 5);
@@ -149,7 +149,7 @@ fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
             // Once it is applied, a checkpoint no longer needs the purged entries.
             engine.checkpoint().await.unwrap();
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             engine = open(&disk, false).await.unwrap();
             assert_eq!(
                 (engine.purge_due(GROUP), engine.log_bounds(GROUP).purged),

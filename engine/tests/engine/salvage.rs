@@ -5,7 +5,7 @@ use crate::support::sixty::{
     GROUP, append, append_all, check_prefix, entry, filled, id, image, key, open, options, stopped,
     transition, value,
 };
-use crate::support::{Cache, Disk, Random, geometry, identity, place, run, stored};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, place, run, stored};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
     Engine, Error, Extent, KernelBootId, MemberState, Mode, Options, Owner, ScrubProgress,
@@ -21,7 +21,7 @@ async fn check_continues(disk: &Disk, engine: Engine, next: u64, what: &str) {
     }
     engine.close().await.unwrap();
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     let engine = open(disk, false).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(
         engine.member_state(),
@@ -40,7 +40,7 @@ fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_pre
         let mut random = Random(11);
         let (mut complete, mut shortened) = (0, 0);
         for round in 0..150 {
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }
@@ -85,7 +85,7 @@ fn a_replaced_journal_is_damage_however_the_machine_stopped() {
                 );
                 let (disk, engine) = filled_after(checkpointed).await;
                 drop(engine);
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
                 disk.damage(FileKind::Journal, |bytes| bytes.fill(fill));
                 let boot = KernelBootId(if rebooted { 2 } else { 1 });
                 let mode = Mode::Sync;
@@ -161,7 +161,7 @@ fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_is_still_recoveri
             };
             let ended = opened.is_some();
             drop(opened);
-            disk.reboot(Cache::Volatile, || random.next());
+            disk.reboot(Cache::Volatile, random.fate());
             let engine =
                 open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
             assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
@@ -182,7 +182,7 @@ fn damaged_superblock_copies_are_rewritten_at_open_whichever_two_are_left() {
         let clean = disk.bytes(FileKind::Superblock);
         for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
             for cut in 1..8 {
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
                 disk.damage(FileKind::Superblock, |bytes| {
                     bytes.copy_from_slice(&clean);
                     lost.iter().for_each(|copy| bytes[copy * 4 * BLOCK + 100] ^= 1);
@@ -197,7 +197,7 @@ fn damaged_superblock_copies_are_rewritten_at_open_whichever_two_are_left() {
                     () = disk.died.notified() => {}
                     opened = open(&disk, false) => drop(opened.unwrap()),
                 }
-                disk.reboot(Cache::Volatile, || random.next());
+                disk.reboot(Cache::Volatile, random.fate());
                 let engine = open(&disk, false)
                     .await
                     .unwrap_or_else(|e| panic!("lost {lost:?}, cut {cut}: {e}"));
@@ -250,7 +250,7 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
         let newest = [FileKind::Checkpoint0, FileKind::Checkpoint1];
         let mut kept = 0;
         for damaged in newest {
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }
@@ -297,7 +297,7 @@ fn entries_that_claim_the_same_bytes_are_damage() {
             engine.values_of(GROUP, 62).unwrap().remove(0),
         );
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         // Hash and tail: both values are as long, and so are the offsets.
         let varint =
             |n: u64| [(n & 0x7f) as u8 | 0x80, (n >> 7 & 0x7f) as u8 | 0x80, (n >> 14) as u8];
@@ -410,7 +410,7 @@ fn damage_in_journal_checkpoints_and_superblock_is_found_and_gone_after_two_chec
         let progress = ScrubProgress { position: 4096, elapsed_s: 3, paused: true };
         engine.save_scrub_progress(progress).await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = open(&disk, false).await.unwrap();
         assert_eq!(engine.scrub_progress().await, progress);
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(61)));

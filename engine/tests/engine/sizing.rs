@@ -5,7 +5,7 @@
 //! prints how many keys a directory of that size takes.
 
 use crate::support::store::{GROUP, append, id, image, options};
-use crate::support::{Disk, identity, run, until};
+use crate::support::{Disk, Fate, identity, run, until};
 use bytes::Bytes;
 use cairn_engine::{
     Change, Engine, EngineStatus, Error, Geometry, Growth, Mode, Need, NewEntry, Sizing,
@@ -144,7 +144,7 @@ fn a_directory_whose_checkpoint_areas_are_full_takes_more_keys_after_they_grew()
         assert_eq!(full.index_limit_bytes, full.index_capacity_bytes / 100 * 60);
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
 
         let sizing = Sizing { total_bytes: 40 << 20, value_bytes: Some(256) };
         let begun = Growth::begin(&disk, None, sizing).await.unwrap();
@@ -166,7 +166,7 @@ fn a_directory_whose_checkpoint_areas_are_full_takes_more_keys_after_they_grew()
         assert!(grown.keys * 2 > full.keys * 3, "{} instead of {}", grown.keys, full.keys);
         engine.close().await.unwrap();
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let engine = opened(&disk).await;
         assert_eq!(engine.status().keys, grown.keys, "the larger checkpoint is read back");
     });

@@ -2,7 +2,7 @@
 //! a trace, keeps the values already held, and needs no more space than the engine has.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, options, put_one};
-use crate::support::{Cache, Random, place, run, until};
+use crate::support::{Cache, Fate, Random, place, run, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -56,7 +56,7 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         .await
         .unwrap();
         drop(engine);
-        disk.reboot(Cache::Volatile, || 0);
+        disk.reboot(Cache::Volatile, Fate::Random(1));
         let after = Options { boot: KernelBootId(2), ..options(Mode::Sync) };
         let engine = Engine::open(Arc::new(disk), None, after).await.unwrap();
         assert_eq!((engine.applied(GROUP), engine.view(GROUP).len()), (Some(at), 300));
@@ -109,7 +109,7 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
             };
             drop(engine);
             let mut random = Random(cut);
-            disk.reboot(Cache::Volatile, || random.next());
+            disk.reboot(Cache::Volatile, random.fate());
             let found = [FileKind::Checkpoint0, FileKind::Checkpoint1]
                 .map(|kind| disk.bytes(kind)[0] == b'C');
             let after = || Options { boot: KernelBootId(2), ..options(Mode::Sync) };
@@ -134,7 +134,7 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
                 assert_eq!(value, filled(5000, i), "cut {cut}");
             }
             drop(engine);
-            disk.kill(|| random.next());
+            disk.kill(random.fate());
             // The newer checkpoint is damaged: nothing else may pass for the state.
             let newer = [FileKind::Checkpoint0, FileKind::Checkpoint1]
                 .into_iter()
@@ -188,7 +188,7 @@ fn a_snapshot_needs_no_space_for_values_already_held_and_replaces_damaged_ones()
         assert_eq!(engine.get(GROUP, b"k03").await.unwrap().unwrap().1, filled(90_000, 90));
         assert_eq!(engine.get(GROUP, b"k99").await.unwrap().unwrap().1, filled(50_000, 99));
         drop(engine);
-        disk.reboot(Cache::Volatile, || 0);
+        disk.reboot(Cache::Volatile, Fate::Random(1));
         // A write may have been in flight when the power went.
         let after = Options { boot: KernelBootId(2), ..options(Mode::Sync) };
         let engine = Engine::open(Arc::new(disk), None, after).await.unwrap();

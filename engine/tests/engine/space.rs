@@ -53,7 +53,7 @@ async fn round(
 ) -> bool {
     let what = format!("{world:?} seed={seed} cut={cut}");
     let named = Round(what.clone());
-    let (disk, requests) = (filled.0.copy(geometry()), filled.1.copy());
+    let (disk, requests) = (filled.0.copy(), filled.1.copy());
     let engine = world.open(&disk, 2, seed, &what).await;
     check_recovered(&engine, &disk, &requests, world, &what).await;
     {

@@ -3,7 +3,7 @@
 use crate::support::sixty::{
     GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
 };
-use crate::support::{Cache, Disk, Random, geometry, identity, run, until};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run, until};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, KernelBootId, MemberState, Mode, Options, SnapshotKey};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn a_damaged_directory_stays_as_it_is_whatever_its_member_does_before_the_begin(
             assert!(engine.begin(false).await.is_err(), "it is closed");
             drop(engine);
             assert!(KEPT.map(|kind| disk.bytes(kind)) == before, "{what:?}");
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             let engine = open(&disk, true).await.unwrap();
             assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"a later vote"[..]), "{what:?}");
         }
@@ -122,7 +122,7 @@ fn a_survey_changes_not_one_byte_of_a_directory_damaged_or_not() {
         let (disk, engine) = filled().await;
         append(&engine, entry(60, 10)).await;
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let before = FileKind::ALL.map(|kind| disk.bytes(kind));
         let engine = survey(&disk, false).await;
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(60)));
@@ -140,20 +140,20 @@ fn blocks_that_cannot_be_read_for_a_while_cost_nothing() {
             let disk = stopped().await;
             let places = places(&disk, what).await;
             let blocks = places.iter().map(|(kind, at)| (*kind, (at / BLOCK) as u64));
-            disk.core.lock().unwrap().worn.extend(blocks);
+            disk.wear_out(blocks);
             for _ in 0..2 {
                 let engine = open(&disk, true).await.unwrap();
                 assert_eq!(engine.member_state(), MemberState::Recovering, "{what:?}");
                 check_prefix(&engine, &format!("{what:?}")).await;
                 assert!(!engine.reads_whole().await, "{what:?}");
                 drop(engine);
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
             }
             let engine = open(&disk, true).await.unwrap();
-            disk.core.lock().unwrap().worn.clear();
+            disk.unwear();
             assert!(engine.reads_whole().await, "{what:?}");
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             let engine = open(&disk, true).await.unwrap();
             assert_eq!((engine.damage(), engine.member_state()), (None, MemberState::Active));
             assert_eq!(check_prefix(&engine, &format!("{what:?}")).await, 60);
@@ -169,14 +169,14 @@ fn a_power_cut_before_a_damaged_open_is_not_forgotten_by_it() {
         let (disk, engine) = filled().await;
         assert!(engine.status().unsynced_acks);
         drop(engine);
-        disk.kill(|| 0);
+        disk.kill(Fate::Kept);
         let after_a_cut = || Options { boot: KernelBootId(2), ..options(true) };
         let open = async || Engine::open(Arc::new(disk.clone()), None, after_a_cut()).await;
         let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| (kind, 2));
-        disk.core.lock().unwrap().worn.extend(areas);
+        disk.wear_out(areas);
         drop(open().await.unwrap());
-        disk.kill(|| 0);
-        disk.core.lock().unwrap().worn.clear();
+        disk.kill(Fate::Kept);
+        disk.unwear();
         let engine = open().await.unwrap();
         assert_eq!((engine.damage(), engine.member_state()), (None, MemberState::Recovering));
     });
@@ -202,7 +202,7 @@ fn what_was_applied_before_the_begin_is_there_after_it_and_after_a_restart() {
             engine.set_active().await.unwrap();
             engine.close().await.unwrap();
             drop(engine);
-            disk.kill(|| 0);
+            disk.kill(Fate::Kept);
             let engine = open(&disk, false).await.unwrap();
             assert_eq!(engine.member_state(), MemberState::Active);
             assert_eq!(engine.log_bounds(GROUP).last, Some(id(next + 2)), "{what:?}");
@@ -234,7 +234,7 @@ fn a_cut_at_any_operation_of_the_open_and_the_begin_leaves_a_directory_that_reco
             };
             let ended = opened.is_some();
             drop(opened);
-            disk.reboot(Cache::Volatile, || random.next());
+            disk.reboot(Cache::Volatile, random.fate());
             let engine =
                 open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
             assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
@@ -267,7 +267,7 @@ fn one_bad_block_before_the_first_checkpoint_costs_nothing() {
                     engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
                 }
                 drop(engine);
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
                 disk.damage(kind, |bytes| {
                     blocks.iter().for_each(|block| bytes[block * BLOCK + 50] ^= 1);
                 });
@@ -293,7 +293,7 @@ fn no_checkpoint_stays_alone() {
                 installer.finish(id(1000), image(1)).await.unwrap();
                 if restarted {
                     drop(engine);
-                    disk.kill(|| 0);
+                    disk.kill(Fate::Kept);
                     let newest = newest_area(&disk).await;
                     disk.damage(other(newest), |bytes| bytes[..2 * BLOCK].fill(0));
                     let engine = open(&disk, false).await.unwrap();
@@ -301,7 +301,7 @@ fn no_checkpoint_stays_alone() {
                 } else {
                     until("a second one", || engine.status().checkpoints == 4).await;
                 }
-                disk.kill(|| 0);
+                disk.kill(Fate::Kept);
                 disk.damage(kind, |bytes| bytes[2 * BLOCK + 10] ^= 1);
                 let engine = open(&disk, false).await.unwrap();
                 let what = format!("{kind:?}, restarted: {restarted}");

@@ -6,7 +6,7 @@ pub mod space;
 pub mod store;
 pub mod workload;
 
-pub use disk::{Cache, Disk};
+pub use disk::{Cache, Disk, Fate};
 
 use cairn_engine::{Geometry, Identity, ValueRef};
 use std::time::Duration;
@@ -33,6 +33,10 @@ impl Random {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    pub fn fate(&mut self) -> Fate {
+        Fate::Random(self.next())
     }
 
     pub fn below(&mut self, n: u64) -> u64 {

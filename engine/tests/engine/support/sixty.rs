@@ -1,6 +1,6 @@
 //! A directory with sixty entries, and what must remain of them after damage.
 
-use super::{Disk, geometry, identity};
+use super::{Disk, Fate, geometry, identity};
 use bytes::Bytes;
 use cairn_engine::{
     Change, Engine, Error, GroupId, KernelBootId, LogId, Mode, NewEntry, Options, Promise,
@@ -86,7 +86,7 @@ pub async fn stopped() -> Disk {
     let (disk, engine) = filled().await;
     engine.close().await.unwrap();
     drop(engine);
-    disk.kill(|| 0);
+    disk.kill(Fate::Kept);
     disk
 }
 

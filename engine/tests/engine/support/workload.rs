@@ -3,6 +3,7 @@
 
 use super::{Disk, Random};
 use bytes::Bytes;
+use cairn_disk::ARRANGED;
 use cairn_engine::{
     Change, Engine, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Promise,
     SharedImage, Transition,
@@ -203,7 +204,7 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
 /// failure.
 async fn expect_ok(result: cairn_engine::Result<()>) {
     match result {
-        Err(error) if error.to_string().contains("injected") => std::future::pending().await,
+        Err(error) if error.to_string().contains(ARRANGED) => std::future::pending().await,
         result => result.unwrap(),
     }
 }

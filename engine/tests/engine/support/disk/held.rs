@@ -1,21 +1,13 @@
 //! Held operations, what no power cut can lose, and copies of a disk.
 
 use super::Disk;
-use cairn_engine::Geometry;
 use cairn_engine::io::FileKind;
 use std::sync::Arc;
 
 impl Disk {
     /// Another disk with the same content. Call it while no engine uses this one.
-    pub fn copy(&self, geometry: Geometry) -> Disk {
-        let copy = Disk::new(geometry);
-        let core = self.core.lock().unwrap();
-        {
-            let mut copied = copy.core.lock().unwrap();
-            (copied.files, copied.arrivals) = (core.files.clone(), core.arrivals);
-        }
-        drop(core);
-        copy
+    pub fn copy(&self) -> Disk {
+        Disk::of(self.core.lock().unwrap().rules.copy())
     }
 
     /// From now on writes and syncs of this file do not end.

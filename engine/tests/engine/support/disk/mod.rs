@@ -1,17 +1,17 @@
-//! A disk in memory that loses power at a chosen operation.
+//! A disk in memory that loses power at a chosen operation. What it loses, tears and damages then is
+//! up to `cairn-disk`; this decides when an operation ends.
 //!
-//! A write is in flight until its future is polled a second time. When the power goes, each block
-//! of a write in flight is kept, lost or garbled. On a disk with a volatile cache, each block of a
-//! completed write that no sync covers is kept or lost. A sync may fail; what it should have
-//! covered becomes safe only by being written again.
+//! A write is in flight until its future is polled a second time. If that never happens, it stays in
+//! flight until the process or the power ends.
 
 mod held;
 
+use cairn_disk::{FailedSyncs, Failing, FileImage, Files};
 use cairn_engine::Geometry;
-use cairn_engine::io::{
-    AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture};
+use rand::{SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+use std::future::pending;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -26,25 +26,17 @@ pub enum Cache {
     Volatile,
 }
 
-#[derive(Clone, Default)]
-struct File {
-    /// What reads return.
-    current: Vec<u8>,
-    /// What survives a power cut.
-    synced: Vec<u8>,
-    /// For each synced block, the number of the arrival whose content `synced` has.
-    kept: BTreeMap<u64, u64>,
-    /// Blocks of completed writes that no sync covers, each with the number of its last arrival.
-    unsynced: BTreeMap<u64, u64>,
-    /// Those of `unsynced` that a failed sync should have covered.
-    failed_sync: BTreeSet<u64>,
-    /// Writes in flight.
-    in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
+/// What becomes of that which may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Kept,
+    Lost,
+    /// Each block has its own fate, drawn from this seed.
+    Random(u64),
 }
 
 pub struct Core {
-    files: BTreeMap<FileKind, File>,
-    next_write: u64,
+    pub rules: cairn_disk::Core,
     /// Writes and syncs so far.
     pub operations: u64,
     /// Reads so far.
@@ -52,14 +44,10 @@ pub struct Core {
     /// The operation at which the power goes.
     pub cut_at: Option<u64>,
     dead: bool,
-    epoch: u64,
     pub fail_syncs: bool,
     /// Syncs so far, and which of them fail.
     pub syncs: u64,
     pub failing: Range<u64>,
-    /// The next write of a living engine to this file fails; the next of any never returns.
-    pub fail_write: Option<FileKind>,
-    pub hang_write: Option<FileKind>,
     /// A read ends a moment after it began.
     pub slow_reads: bool,
     /// Reads of this file never return, from the read of this number on.
@@ -68,22 +56,25 @@ pub struct Core {
     /// flipped bit.
     pub misread: Vec<(FileKind, u64)>,
     pub misread_after: u32,
-    /// Blocks that cannot be read until they are written again.
-    pub worn: BTreeSet<(FileKind, u64)>,
     /// The next write to this file ends only with [`Disk::end_stalled`], even if its caller stops
     /// waiting.
     pub stall_next: Option<FileKind>,
-    stalled: Option<(FileKind, u64)>,
+    stalled: Option<Stalled>,
     /// Writes and syncs of this file do not end until [`Disk::release`].
     held: Option<FileKind>,
-    /// Writes that have arrived.
-    arrivals: u64,
     /// Returns how much is acknowledged, for [`Disk::durable`].
     counts: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
     /// What `counts` returned when the last completed sync of a file began.
     durable: BTreeMap<FileKind, usize>,
     /// Blocks whose completed writes the last power cut lost.
     lost: u64,
+}
+
+struct Stalled {
+    epoch: u64,
+    kind: FileKind,
+    id: u64,
+    bytes: Range<u64>,
 }
 
 /// The disk. It outlives the engines that use it.
@@ -98,38 +89,26 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(geometry: Geometry) -> Disk {
-        let size = |kind| match kind {
-            FileKind::Superblock => SUPERBLOCK_BYTES,
-            FileKind::Journal => geometry.journal_bytes,
-            FileKind::Data => geometry.data_bytes,
-            _ => geometry.checkpoint_bytes,
-        };
-        let file = |kind| {
-            let zeros = vec![0; size(kind) as usize];
-            (kind, File { current: zeros.clone(), synced: zeros, ..File::default() })
-        };
+        Disk::of(cairn_disk::Core::new(false, &geometry).copy())
+    }
+
+    fn of(files: Files) -> Disk {
         let core = Core {
-            files: FileKind::ALL.into_iter().map(file).collect(),
-            next_write: 0,
+            rules: cairn_disk::Core::of(false, files),
             operations: 0,
             reads: 0,
             cut_at: None,
             dead: false,
-            epoch: 0,
             fail_syncs: false,
             syncs: 0,
             failing: 0..0,
-            fail_write: None,
-            hang_write: None,
             slow_reads: false,
             hang_reads: None,
             misread: Vec::new(),
             misread_after: 0,
-            worn: BTreeSet::new(),
             stall_next: None,
             stalled: None,
             held: None,
-            arrivals: 0,
             counts: None,
             durable: BTreeMap::new(),
             lost: 0,
@@ -142,155 +121,111 @@ impl Disk {
         }
     }
 
+    /// The next write to this file fails, or never returns.
+    pub fn arrange(&self, failing: Failing, kind: FileKind) {
+        self.core.lock().unwrap().rules.arrange(failing, Some(kind), 0);
+    }
+
+    /// Changes a file behind the engine's back.
+    pub fn with_file<T>(&self, kind: FileKind, change: impl FnOnce(&mut FileImage) -> T) -> T {
+        change(self.core.lock().unwrap().rules.file_mut(kind).unwrap())
+    }
+
     /// Changes the stored bytes of a file.
     pub fn damage(&self, kind: FileKind, change: impl FnOnce(&mut [u8])) {
-        let mut core = self.core.lock().unwrap();
-        let file = core.files.get_mut(&kind).unwrap();
-        change(&mut file.current);
-        file.synced = file.current.clone();
+        self.with_file(kind, |file| file.change(change));
     }
 
     /// Makes a file longer, by zeros that are synced, or shorter.
     pub fn resize(&self, kind: FileKind, bytes: u64) {
-        let mut core = self.core.lock().unwrap();
-        let file = core.files.get_mut(&kind).unwrap();
-        file.current.resize(bytes as usize, 0);
-        file.synced.resize(bytes as usize, 0);
+        self.with_file(kind, |file| file.resize(bytes));
+    }
+
+    /// These blocks cannot be read until they are written again.
+    pub fn wear_out(&self, blocks: impl IntoIterator<Item = (FileKind, u64)>) {
+        for (kind, block) in blocks {
+            self.with_file(kind, |file| file.wear_out(block));
+        }
+    }
+
+    /// Every block can be read again.
+    pub fn unwear(&self) {
+        FileKind::ALL.into_iter().for_each(|kind| self.with_file(kind, FileImage::unwear));
     }
 
     pub fn bytes(&self, kind: FileKind) -> Vec<u8> {
-        self.core.lock().unwrap().files[&kind].current.clone()
+        self.with_file(kind, |file| file.content())
     }
 
     /// What a power cut certainly leaves.
     pub fn synced(&self, kind: FileKind) -> Vec<u8> {
-        self.core.lock().unwrap().files[&kind].synced.clone()
+        cairn_disk::Core::of(false, self.core.lock().unwrap().at_worst()).content(kind)
     }
 
-    /// The machine boots again; `random` decides what was lost.
-    pub fn reboot(&self, cache: Cache, mut random: impl FnMut() -> u64) {
+    /// The machine boots again.
+    pub fn reboot(&self, cache: Cache, fate: Fate) {
         let mut core = self.core.lock().unwrap();
-        core.dead = false;
-        core.cut_at = None;
-        core.held = None;
-        // The next open syncs whatever is left.
-        core.counts = None;
-        core.epoch += 1;
-        let mut lost = 0;
-        for file in core.files.values_mut() {
-            let mut image =
-                if cache == Cache::Protected { file.current.clone() } else { file.synced.clone() };
-            if cache == Cache::Volatile {
-                for block in file.unsynced.keys() {
-                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
-                    if random().is_multiple_of(2) {
-                        image[range.clone()].copy_from_slice(&file.current[range]);
-                    } else {
-                        lost += u64::from(image[range.clone()] != file.current[range]);
-                    }
-                }
-            }
-            for (offset, bytes) in std::mem::take(&mut file.in_flight).into_values() {
-                for (i, block) in bytes.chunks(BLOCK).enumerate() {
-                    if random().is_multiple_of(2) {
-                        let at = offset as usize + i * BLOCK;
-                        image[at..at + BLOCK].copy_from_slice(block);
-                    }
-                    if cache == Cache::Volatile && random().is_multiple_of(4) {
-                        // A sector that was being written when the power went.
-                        let at = offset as usize + i * BLOCK + 512 * (random() % 8) as usize;
-                        image[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
-                    }
-                }
-            }
-            file.unsynced.clear();
-            file.failed_sync.clear();
-            file.current = image.clone();
-            file.synced = image;
+        let mut rng = core.ends(fate);
+        core.rules.honours_contract = cache == Cache::Protected || fate == Fate::Kept;
+        if cache == Cache::Volatile && fate == Fate::Lost {
+            let left = core.at_worst();
+            core.rules.exchange(left);
         }
-        core.lost = lost;
+        let damage = core.rules.cut(&mut rng);
+        core.lost = damage.dropped + damage.mixed;
     }
 
     /// The process dies and the machine keeps running: writes in flight end in any way, no
     /// completed write is lost.
-    pub fn kill(&self, random: impl FnMut() -> u64) {
-        let unsynced: Vec<_> = {
-            let core = self.core.lock().unwrap();
-            core.files
-                .iter()
-                .map(|(k, f)| (*k, f.unsynced.clone(), f.failed_sync.clone(), f.synced.clone()))
-                .collect()
-        };
-        self.reboot(Cache::Protected, random);
+    pub fn kill(&self, fate: Fate) {
+        self.kill_and(|_| FailedSyncs::Unsafe, fate);
+    }
+
+    /// The same, and the kernel drops some of what failed syncs should have covered. Returns the
+    /// number of blocks.
+    pub fn kill_and(&self, failed: impl Fn(FileKind) -> FailedSyncs, fate: Fate) -> u64 {
         let mut core = self.core.lock().unwrap();
-        core.arrivals += 1;
-        let arrived = core.arrivals;
-        for (kind, blocks, failed_sync, synced) in unsynced {
-            let file = core.files.get_mut(&kind).unwrap();
-            file.unsynced = blocks;
-            // Also what was in flight and arrived: a later sync covers it.
-            let pairs = file.current.chunks(BLOCK).zip(synced.chunks(BLOCK));
-            for (block, (current, synced)) in (0..).zip(pairs) {
-                if current != synced && !failed_sync.contains(&block) {
-                    file.unsynced.entry(block).or_insert(arrived);
-                }
-            }
-            file.failed_sync = failed_sync;
-            file.synced = synced;
-        }
+        let mut rng = core.ends(fate);
+        core.lost = 0;
+        core.rules.kill(failed, &mut rng).dropped
     }
 
     /// The target range of a stalled write.
     pub fn stalled(&self) -> Option<Range<u64>> {
-        let core = self.core.lock().unwrap();
-        let (kind, number) = core.stalled?;
-        let (offset, bytes) = &core.files[&kind].in_flight[&number];
-        Some(*offset..offset + bytes.len() as u64)
+        self.core.lock().unwrap().stalled.as_ref().map(|stalled| stalled.bytes.clone())
     }
 
     /// Completes the stalled write.
     pub fn end_stalled(&self) {
         let mut core = self.core.lock().unwrap();
-        let (kind, number) = core.stalled.take().unwrap();
-        core.arrives(kind, number);
-    }
-
-    /// The kernel drops some of what failed syncs should have covered: reads return the content
-    /// before. Returns the number of blocks.
-    pub fn drop_failed_syncs(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
-        let mut core = self.core.lock().unwrap();
-        let mut dropped = 0;
-        for (kind, file) in &mut core.files {
-            let File { current, synced, unsynced, failed_sync, .. } = file;
-            failed_sync.retain(|block| {
-                let drop = drops(*kind);
-                if drop {
-                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
-                    current[range.clone()].copy_from_slice(&synced[range]);
-                    unsynced.remove(block);
-                    dropped += 1;
-                }
-                !drop
-            });
-        }
-        dropped
+        let Stalled { epoch, kind, id, .. } = core.stalled.take().unwrap();
+        core.rules.complete_write(epoch, kind, id).unwrap();
     }
 }
 
 impl Core {
-    /// Completes a write in flight, if it has not completed yet.
-    fn arrives(&mut self, kind: FileKind, number: u64) {
-        let file = self.files.get_mut(&kind).unwrap();
-        let Some((offset, bytes)) = file.in_flight.remove(&number) else { return };
-        file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-        let first = offset / BLOCK as u64;
-        let blocks = first..first + (bytes.len() / BLOCK) as u64;
-        self.arrivals += 1;
-        file.unsynced.extend(blocks.clone().map(|block| (block, self.arrivals)));
-        for block in blocks.clone() {
-            file.failed_sync.remove(&block);
-        }
-        self.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
+    /// The process or the power ends.
+    fn ends(&mut self, fate: Fate) -> StdRng {
+        (self.dead, self.cut_at, self.held) = (false, None, None);
+        // The next open syncs whatever is left.
+        self.counts = None;
+        let seed = match fate {
+            Fate::Random(seed) => seed,
+            fate => {
+                self.rules.settle(fate == Fate::Kept);
+                0
+            }
+        };
+        StdRng::seed_from_u64(seed)
+    }
+
+    /// The worst that a power cut may leave of a volatile cache.
+    fn at_worst(&self) -> Files {
+        self.rules.after_a_cut(true, &mut StdRng::seed_from_u64(0))
+    }
+
+    fn alive(&self, epoch: u64) -> bool {
+        self.rules.is_current(epoch) && !self.dead
     }
 }
 
@@ -303,25 +238,23 @@ struct Handle {
 impl Handle {
     /// Counts an operation. Returns `false` once the power is gone.
     fn begins(&self, core: &mut Core) -> bool {
-        if core.epoch != self.epoch {
-            return false;
+        if core.rules.is_current(self.epoch) {
+            core.operations += 1;
+            if core.cut_at == Some(core.operations) {
+                core.dead = true;
+                self.disk.died.notify_one();
+            }
         }
-        core.operations += 1;
-        if core.cut_at == Some(core.operations) {
-            core.dead = true;
-            self.disk.died.notify_one();
-        }
-        !core.dead
-    }
-
-    fn alive(&self, core: &Core) -> bool {
-        core.epoch == self.epoch && !core.dead
+        core.alive(self.epoch)
     }
 }
 
 impl Directory for Disk {
     fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
-        let epoch = self.core.lock().unwrap().epoch;
+        let rules = &mut self.core.lock().unwrap().rules;
+        let (epoch, _) = rules.open(kind)?;
+        // A test opens the files again while tasks of a dropped engine still hold them.
+        rules.close(epoch, kind);
         Ok(Arc::new(Handle { disk: self.clone(), kind, epoch }))
     }
 
@@ -336,24 +269,20 @@ impl Directory for Disk {
 
 impl Device for Handle {
     fn size(&self) -> u64 {
-        self.disk.core.lock().unwrap().files[&self.kind].current.len() as u64
+        self.disk.core.lock().unwrap().rules.size(self.kind).unwrap()
     }
 
     fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
         let mut core = self.disk.core.lock().unwrap();
-        let alive = self.alive(&core);
         core.reads += 1;
-        let file = &core.files[&self.kind];
-        let len = buf.len();
-        buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);
-        let first = offset / BLOCK as u64;
-        let blocks = first..first + (len / BLOCK) as u64;
-        let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
+        let result = core.rules.read(self.epoch, self.kind, offset, &mut buf);
         let hangs = |(kind, from)| kind == self.kind && core.reads > from;
-        let alive = alive && !core.hang_reads.is_some_and(hangs);
+        let hangs = !core.alive(self.epoch) || core.hang_reads.is_some_and(hangs);
         let slow = core.slow_reads;
         let spared = core.misread_after > 0;
         core.misread_after = core.misread_after.saturating_sub(1);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (buf.len() / BLOCK) as u64;
         core.misread.retain(|(kind, block)| {
             let struck = !spared && *kind == self.kind && blocks.contains(block);
             if struck {
@@ -363,13 +292,13 @@ impl Device for Handle {
         });
         drop(core);
         Box::pin(async move {
-            if !alive {
-                std::future::pending::<()>().await;
+            if hangs {
+                pending::<()>().await;
             }
             if slow {
                 tokio::task::yield_now().await;
             }
-            (if worn { Err(io::Error::other("worn")) } else { Ok(()) }, buf)
+            (result, buf)
         })
     }
 
@@ -377,43 +306,36 @@ impl Device for Handle {
         let disk = self.disk.clone();
         let (kind, epoch) = (self.kind, self.epoch);
         let mut core = disk.core.lock().unwrap();
-        let number = core.next_write;
-        core.next_write += 1;
-        let alive = self.begins(&mut core) || core.epoch == epoch;
-        if alive {
-            // The write that triggers the cut is in flight like the others.
-            core.files.get_mut(&kind).unwrap().in_flight.insert(number, (offset, buf.to_vec()));
-            if core.stall_next == Some(kind) {
-                (core.stall_next, core.stalled) = (None, Some((kind, number)));
-            }
+        self.begins(&mut core);
+        // The write that triggers the cut is in flight like the others.
+        let begun = core.rules.begin_write(epoch, kind, offset, &buf);
+        let hangs = core.rules.hangs(kind);
+        let stalls = core.stall_next.take_if(|next| *next == kind).is_some();
+        if let (true, Ok(id)) = (stalls, &begun) {
+            let bytes = offset..offset + buf.len() as u64;
+            core.stalled = Some(Stalled { epoch, kind, id: *id, bytes });
         }
-        let fails = alive && core.fail_write.take_if(|failing| *failing == kind).is_some();
-        let hangs = core.hang_write.take_if(|hanging| *hanging == kind).is_some();
         drop(core);
         Box::pin(async move {
             if hangs {
-                std::future::pending::<()>().await;
-            }
-            if fails {
-                return (Err(io::Error::other("injected")), buf);
+                pending::<()>().await;
             }
             tokio::task::yield_now().await;
-            disk.while_held(kind, number).await;
-            while disk.core.lock().unwrap().stalled == Some((kind, number)) {
+            disk.while_held(kind, *begun.as_ref().unwrap_or(&0)).await;
+            while stalls && disk.stalled().is_some() {
                 tokio::task::yield_now().await;
             }
-            let gone = {
+            let ended = {
                 let mut core = disk.core.lock().unwrap();
-                let gone = core.dead || core.epoch != epoch;
-                if !gone {
-                    core.arrives(kind, number);
-                }
-                gone
+                core.alive(epoch).then(|| match stalls {
+                    true => Ok(()),
+                    false => begun.and_then(|id| core.rules.complete_write(epoch, kind, id)),
+                })
             };
-            if gone {
-                std::future::pending::<()>().await;
+            match ended {
+                Some(result) => (result, buf),
+                None => pending().await,
             }
-            (Ok(()), buf)
         })
     }
 
@@ -422,14 +344,7 @@ impl Device for Handle {
         let (kind, epoch) = (self.kind, self.epoch);
         let mut core = disk.core.lock().unwrap();
         let alive = self.begins(&mut core);
-        // The sync covers what completed before this call, with its present content.
-        let file = &core.files[&kind];
-        let range = |block: u64| block as usize * BLOCK..(block as usize + 1) * BLOCK;
-        let covered: BTreeMap<u64, (u64, Vec<u8>)> = file
-            .unsynced
-            .iter()
-            .map(|(block, arrival)| (*block, (*arrival, file.current[range(*block)].to_vec())))
-            .collect();
+        let begun = core.rules.begin_sync(epoch, kind);
         let acknowledged = core.counts.as_ref().map(|counts| counts());
         let number = core.syncs;
         core.syncs += 1;
@@ -437,43 +352,27 @@ impl Device for Handle {
         Box::pin(async move {
             tokio::task::yield_now().await;
             disk.while_held(kind, number).await;
-            let (gone, fails) = {
+            let ended = {
                 let mut core = disk.core.lock().unwrap();
-                let gone = !alive || core.dead || core.epoch != epoch;
-                let fails = core.fail_syncs || core.failing.contains(&number);
-                if fails && number == core.failing.start {
+                let chosen = core.fail_syncs || core.failing.contains(&number);
+                if chosen && number == core.failing.start {
                     disk.sync_failed.notify_one();
                 }
-                if !gone && fails {
-                    core.files.get_mut(&kind).unwrap().failed_sync.extend(covered.into_keys());
-                } else if !gone {
-                    let File { synced, kept, unsynced, failed_sync, .. } =
-                        core.files.get_mut(&kind).unwrap();
-                    for (block, (arrival, bytes)) in covered {
-                        if failed_sync.contains(&block) {
-                            continue;
-                        }
-                        // A later sync may have ended earlier.
-                        let kept = kept.entry(block).or_default();
-                        if *kept < arrival {
-                            synced[range(block)].copy_from_slice(&bytes);
-                            *kept = arrival;
-                        }
-                        if unsynced.get(&block) == Some(&arrival) {
-                            unsynced.remove(&block);
-                        }
-                    }
+                (alive && core.alive(epoch)).then(|| {
+                    let (watermark, fails, power_losses) = begun?;
+                    let begun = (watermark, fails || chosen, power_losses);
+                    core.rules.complete_sync(epoch, kind, begun)?;
                     if let Some(acknowledged) = acknowledged {
                         let durable = core.durable.entry(kind).or_default();
                         *durable = acknowledged.max(*durable);
                     }
-                }
-                (gone, fails)
+                    Ok(())
+                })
             };
-            if gone {
-                std::future::pending::<()>().await;
+            match ended {
+                Some(result) => result,
+                None => pending().await,
             }
-            if fails { Err(io::Error::other("injected")) } else { Ok(()) }
         })
     }
 }

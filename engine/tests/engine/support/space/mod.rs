@@ -43,8 +43,8 @@ impl World {
 
     pub fn crash(self, disk: &Disk, random: &mut Random) {
         match self.power {
-            true => disk.reboot(self.cache, || random.next()),
-            false => disk.kill(|| random.next()),
+            true => disk.reboot(self.cache, random.fate()),
+            false => disk.kill(random.fate()),
         }
     }
 
