@@ -137,7 +137,7 @@ impl Core {
     }
 
     /// The content of a snapshot taken below the running machine: of the writes in flight it holds
-    /// some, each complete.
+    /// some, and some blocks of others.
     pub fn snapshot(&self, rng: &mut StdRng) -> Files {
         let mut files = self.copy();
         for file in files.0.values_mut() {

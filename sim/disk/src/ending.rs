@@ -52,7 +52,7 @@ impl Damage {
 
 impl FileImage {
     /// The process ended and the machine continues: completed writes stay, and each write in flight
-    /// lands or not, now.
+    /// lands, or not, or some of its blocks do: that is decided now.
     pub fn kill(&mut self, failed: FailedSyncs, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
         match failed {
@@ -62,19 +62,19 @@ impl FileImage {
             FailedSyncs::Unsafe => {}
             FailedSyncs::Dropped => self.drop_failed_syncs(rng, &mut damage),
         }
-        for in_flight_write in std::mem::take(&mut self.in_flight_writes).into_values() {
-            let all = in_flight_write.blocks.len() as u64;
-            let landing = match rng.random_range(0..5_u8) {
-                0 | 1 => all,
-                2 | 3 => 0,
-                _ => rng.random_range(0..=all),
-            };
-            damage.landed += landing;
-            damage.lost += all - landing;
-            for (number, block) in
-                (in_flight_write.first..).zip(in_flight_write.blocks).take(landing as usize)
-            {
-                self.put(number, block);
+        for write in std::mem::take(&mut self.in_flight_writes).into_values() {
+            let fate = rng.random_range(0..5_u8);
+            for (number, block) in (write.first..).zip(write.blocks) {
+                let lands = match fate {
+                    0 | 1 => true,
+                    2 | 3 => false,
+                    _ => rng.random_bool(0.5),
+                };
+                damage.landed += u64::from(lands);
+                damage.lost += u64::from(!lands);
+                if lands {
+                    self.put(number, block);
+                }
             }
         }
         damage
