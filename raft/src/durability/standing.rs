@@ -335,13 +335,14 @@ mod tests {
         ]
     }
 
-    /// Every combination of what a standing is made of, at the moment `now`.
+    /// Every combination of what a standing is made of, at the moment `now`. Each limit of time is met
+    /// exactly.
     fn standings(now: Instant) -> Vec<Standing> {
         let at = |ago| now - seconds(ago);
         let grants = [None].into_iter().chain(
             [OWN, OTHER]
                 .into_iter()
-                .flat_map(|candidate| [1, 61].map(|ago| Some((grant(candidate), at(ago))))),
+                .flat_map(|candidate| [1, 60].map(|ago| Some((grant(candidate), at(ago))))),
         );
         let mut holds = vec![Holds::All];
         for grant in grants {
@@ -352,19 +353,14 @@ mod tests {
             }
         }
         let later = now + seconds(600);
-        let drains = [(at(1), later), (at(60), later), (at(60), at(1))];
+        let drains = [(at(1), later), (at(6), later), (at(60), now)];
         let drains = drains.map(|(from, until)| Some(Drain { from, until }));
         let mut all = Vec::new();
         for holds in holds {
             for drained in [None].into_iter().chain(drains) {
                 for leaves in [false, true] {
-                    all.extend([None, Some(at(30)), Some(at(1))].map(|heard| Standing {
-                        own: OWN,
-                        holds,
-                        drained,
-                        leaves,
-                        heard,
-                        patience: PATIENCE,
+                    all.extend([None, Some(at(6)), Some(at(5)), Some(at(1))].map(|heard| {
+                        Standing { own: OWN, holds, drained, leaves, heard, patience: PATIENCE }
                     }));
                 }
             }
@@ -401,7 +397,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 45 * 24 * 8);
+        assert_eq!(seen, 45 * 32 * 8);
     }
 
     #[test]

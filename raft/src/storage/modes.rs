@@ -282,6 +282,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_leader_may_ask_for_the_fast_mode_and_take_it_back() {
+        let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
+        for fast in [true, false] {
+            modes.set_fast(fast);
+            assert_eq!(modes.state.lock().fast, fast);
+        }
+    }
+
+    #[tokio::test]
     async fn a_record_that_another_leader_took_back_binds_no_more() {
         let (modes, _folder) = mode_in_force(Mode::Replicated, None).await;
         modes.applied(3, Some(Mode::Replicated), 3);
@@ -303,6 +312,7 @@ mod tests {
         modes.appended(10, &Payload::Membership(of(2)));
         modes.applied(9, Some(Mode::Device), 3);
         assert!(modes.is_changing(), "one of two");
+        assert_eq!(modes.state.lock().appended.len(), 1);
         modes.applied(10, Some(Mode::Device), 3);
         assert!(!modes.is_changing());
     }
