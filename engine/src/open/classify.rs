@@ -40,3 +40,63 @@ pub(super) fn shutdown_evidence(
         synced: failed_sync.filter(|_| known.acks_are_synced()).unwrap_or(0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Geometry, Identity};
+
+    /// Every superblock by which a start judges, with and without a power cut, and peers.
+    fn all() -> impl Iterator<Item = (Superblock, bool, bool)> {
+        let modes = [None, Some(Mode::Sync), Some(Mode::Replicated), Some(Mode::Device)];
+        (0..128usize).map(move |number| {
+            let is = |bit: usize| number & 1 << bit != 0;
+            let identity = Identity { cluster: "prod".into(), slot: 1, incarnation: 1 };
+            let known = Superblock {
+                member_state: [MemberState::Active, MemberState::Recovering][usize::from(is(0))],
+                unsynced_acks: is(1),
+                failed_sync: is(2).then_some(9),
+                mode: modes[number >> 5],
+                ..Superblock::first(identity, Geometry::for_total(64 << 20).unwrap())
+            };
+            (known, is(3), is(4))
+        })
+    }
+
+    #[test]
+    fn a_member_recovers_if_it_did_or_if_acknowledged_writes_may_be_gone() {
+        for (known, power_cut, peers) in all() {
+            let recovers = matches!(
+                (known.member_state, power_cut, known.unsynced_acks, known.failed_sync, peers),
+                (MemberState::Recovering, ..) | (_, true, true, ..) | (.., Some(_), true)
+            );
+            let found = classify(&known, power_cut, peers);
+            assert_eq!(found == MemberState::Recovering, recovers, "{known:?} {power_cut} {peers}");
+        }
+    }
+
+    #[test]
+    fn the_journal_is_judged_by_the_power_cut_the_failed_sync_and_the_device() {
+        for (known, power_cut, peers) in all() {
+            let device = known.mode == Some(Mode::Device);
+            let expected = match (device, power_cut, known.failed_sync, peers) {
+                (_, false, None, _) => (false, true, None),
+                (false, true, ..) => (true, false, None),
+                (true, true, None, _) => (true, true, None),
+                (true, true, failed, peers) => (true, !peers, failed),
+                (_, false, _, true) => (true, false, None),
+                (device, false, failed, false) => (true, device, failed),
+            };
+            let synced = match (known.mode, known.unsynced_acks) {
+                (Some(Mode::Sync), _) | (Some(Mode::Replicated), false) if !power_cut => {
+                    known.failed_sync.unwrap_or(0)
+                }
+                _ => 0,
+            };
+            let found = shutdown_evidence(&known, power_cut, peers);
+            let judged = (found.power_cut, found.kept_written, found.reaches);
+            assert_eq!(judged, expected, "{known:?} {power_cut} {peers}");
+            assert_eq!(found.synced, synced, "{known:?} {power_cut} {peers}");
+        }
+    }
+}

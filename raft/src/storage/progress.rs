@@ -72,3 +72,23 @@ impl Progress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::tests::engine;
+    use cairn_engine::Mode;
+
+    /// Whoever took part in a leadership under a grant stays recovering until its own one is logged.
+    #[tokio::test]
+    async fn an_unsafe_recovery_of_an_earlier_term_is_none_of_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let modes = Arc::new(ModeInForce::new(engine(&folder).await, Mode::Replicated, None));
+        let progress = Progress::new(Identities::default(), modes);
+        let since = || [0, 3, 4, 5].map(|term| progress.unsafely_recovered_since(term));
+        assert_eq!(since(), [false; 4]);
+        let unsafe_recoveries = UnsafeRecoveries { count: 1, last_term: 4, last_index: 9 };
+        progress.publish(&Image { unsafe_recoveries, ..Image::default() }, None);
+        assert_eq!(since(), [true, true, true, false]);
+    }
+}
