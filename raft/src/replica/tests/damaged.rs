@@ -131,6 +131,7 @@ async fn a_log_that_grows_while_the_candidate_copies_its_directory_ends_the_unsa
     damage(&folder, "journal", written);
     let (candidate, hold) = salvaged(&folder).await;
     assert_eq!(last(&candidate), last(leader), "it lacks nothing yet");
+    is_most_up_to_date(&candidate.inner.member).await.expect("the others' logs are no longer");
     let grant =
         UnsafeRecovery { candidate: candidate.node_id(), epoch: candidate.engine().boot_epoch() };
     hold.begin();
