@@ -50,7 +50,7 @@
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
-//!   attempts until the deadline   retry.rs    (which node to ask next, how long to wait)
+//!   attempts until the deadline   attempts.rs (which node to ask next, how long to wait)
 //!        |                        failure.rs  (what a failure means, and its possible effect)
 //!        v
 //!   nodes, leader                 pool.rs
@@ -60,6 +60,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod batch;
 mod caller;
 mod client;
@@ -83,7 +84,6 @@ mod pool;
 pub mod proto;
 mod random;
 mod read;
-mod retry;
 mod safe_to_stop;
 mod scrub;
 mod session;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tonic::{Code, Response, Status};
 
+use crate::attempts::Attempts;
 use crate::failure::Failure;
 use crate::members::{Leader, MemberChange};
 use crate::named::Mode;
 use crate::node::Stub;
 use crate::pool::Target;
-use crate::retry::Attempts;
 use crate::scrub::scrub_status;
 use crate::shown::{of_node, some_of_node};
 use crate::{Client, Error, ScrubAction, ScrubStatus, proto};

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::Status;
 
+use crate::attempts::Attempts;
 use crate::failure::Failure;
 use crate::limits::check_key;
 use crate::node::Stub;
 use crate::pool::Target;
 use crate::proto;
-use crate::retry::Attempts;
 use crate::types::{KeyValue, Version};
 use crate::{Client, Error};
 

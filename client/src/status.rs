@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tonic::Response;
 
+use crate::attempts::Attempts;
 use crate::failure::Failure;
 #[cfg(feature = "serde")]
 use crate::json;
@@ -13,7 +14,6 @@ use crate::named::{Chosen, MemberState, Mode, Role};
 use crate::node::Stub;
 use crate::operator::{OperatorCall, operator_call};
 use crate::pool::Target;
-use crate::retry::Attempts;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::shown::{of_node, some_of_node};
 use crate::types::Member;

@@ -6,13 +6,13 @@
 
 use bytes::Bytes;
 
+use crate::attempts::Attempts;
 use crate::convert;
 use crate::failure::Failure;
 use crate::limits::check_operations;
 use crate::node::Connection;
 use crate::pool::{Pool, Target};
 use crate::proto;
-use crate::retry::Attempts;
 use crate::session::Ticket;
 use crate::types::{Condition, FailedCondition, Version, WriteInfo};
 use crate::{Client, Error};

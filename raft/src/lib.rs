@@ -53,7 +53,7 @@ pub use replica::{
     Member, Part, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
 };
 pub use storage::log_store::vote_of;
-pub use storage::modes::Modes;
+pub use storage::mode_in_force::Modes;
 pub use transport::StopVerdict;
 
 /// The messages between members, for tests that forge some.

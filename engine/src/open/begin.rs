@@ -8,7 +8,7 @@
 //! changes by which the next open judges. So a directory that can be read again later has lost
 //! nothing, and comes back as if nothing had been.
 
-use super::classify::shutdown_evidence;
+use super::evidence::{lost_power, shutdown_evidence};
 use super::finish_recovery::finish_recovery;
 use super::recovery::{Recovered, recover};
 use crate::checkpoint::Capture;
@@ -58,7 +58,7 @@ impl Engine {
         }
         let Shared { facts, files, .. } = &*self.shared;
         let known = self.shared.superblock.lock().await.current().clone();
-        let evidence = shutdown_evidence(&known, known.boot != facts.options.boot, true);
+        let evidence = shutdown_evidence(&known, lost_power(&known, facts.options.boot), true);
         let read = recover(files, &known, facts.ring, evidence, false).await;
         read.is_ok() && self.damage().is_some()
     }

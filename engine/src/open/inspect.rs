@@ -1,7 +1,7 @@
 //! Inspects a directory that no process has open: what can be read, what verifies, and what an open
 //! would make of it. Writes nothing.
 
-use super::classify::{classify, shutdown_evidence};
+use super::evidence::{classify, lost_power, shutdown_evidence};
 use super::files::{open_file, open_files, open_superblock};
 use super::recovery::{is_written, recover};
 use crate::checkpoint::verify;
@@ -172,7 +172,7 @@ async fn contents(
         };
         checkpoints.push(CheckpointArea { file: file.kind, holds, damage });
     }
-    let power_cut = known.boot != boot;
+    let power_cut = lost_power(known, boot);
     let evidence = shutdown_evidence(known, power_cut, true);
     let ring = Ring::new(known.geometry.journal_blocks());
     let recovered = recover(&files, known, ring, evidence, true).await?;

@@ -2,7 +2,7 @@
 //! used.
 
 mod begin;
-mod classify;
+mod evidence;
 mod files;
 mod finish_recovery;
 mod format;
@@ -30,7 +30,7 @@ use crate::superblock::{Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
 use begin::{Unbegun, watch};
 use bytes::Bytes;
-use classify::{classify, shutdown_evidence};
+use evidence::{classify, lost_power, shutdown_evidence};
 use files::{open_files, open_superblock};
 use format::check_expected;
 use lost_identity::open_error;
@@ -148,7 +148,7 @@ impl Opening {
         let known = superblock.current().clone();
         check_expected(&location, &known.identity, expected)?;
         let files = open_files(directory, &known.geometry)?;
-        let power_cut = known.boot != options.boot;
+        let power_cut = lost_power(&known, options.boot);
         let mut fencing_history = known.fencing_history;
         fencing_history.rotate_right(1);
         if let Some(latest) = fencing_history.first_mut() {

@@ -2,9 +2,7 @@
 //! used again.
 //!
 //! A block's life: **free** → allocated → **live** (its count of referenced bytes is above zero) →
-//! **dead** (the count fell to zero) → free again. The last step happens only when the journal
-//! block that recorded its death is synced, a synced block says so, and no view made before its
-//! death is left. Until then an older state of the disk, or a reader, may still need the bytes.
+//! **dead** (the count fell to zero) → free again. `reuse` decides about the last step.
 //!
 //! References are counted in bytes: once for the log entry, once for the key, once for each
 //! snapshot being installed. An extent lives while any of them refers to it. The map is not on
@@ -16,12 +14,15 @@
 
 mod free;
 mod free_runs;
+mod reuse;
 mod tail_blocks;
 
 use crate::error::Error;
 use crate::layout::{BLOCK_BYTES, shared_tail, whole_blocks};
 use crate::value_ref::{Run, ValueRef};
 use free::Free;
+pub(crate) use reuse::NewlyDead;
+use reuse::{Blocks, Dead, DeadBytes};
 #[cfg(test)]
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,70 +37,6 @@ const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
 /// a leader must be there nevertheless.
 const COMPACTION_PART: u32 = 128;
 const COMPACTION_BLOCKS_MAX: u32 = 1 << 12;
-
-/// Blocks in the order of their death.
-#[derive(Default)]
-struct Blocks(Vec<Run>);
-
-impl Blocks {
-    fn push(&mut self, block: u32) {
-        match self.0.last_mut() {
-            Some(last) if last.end() == block => last.blocks += 1,
-            _ => self.0.push(Run { first: block, blocks: 1 }),
-        }
-    }
-
-    /// Takes at most so many of the last run.
-    fn pop(&mut self, most: u32) -> Option<Run> {
-        let last = self.0.last_mut()?;
-        if last.blocks <= most {
-            return self.0.pop();
-        }
-        last.blocks -= most;
-        Some(Run { first: last.end(), blocks: most })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.iter().map(|run| u64::from(run.blocks)).sum::<u64>() * BLOCK_BYTES
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Blocks that died before a group commit was closed.
-pub(crate) struct NewlyDead {
-    view: u64,
-    blocks: Blocks,
-    /// Blocks that compaction took since the last group commit. These deaths give them back.
-    lent: u32,
-}
-
-impl NewlyDead {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
-    }
-}
-
-/// Blocks whose death is recorded in journal block `sequence`.
-struct Dead {
-    sequence: u64,
-    view: u64,
-    blocks: Blocks,
-    lent: u32,
-}
-
-/// Bytes in dead blocks, by what they wait for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeadBytes {
-    /// A journal block that records their death.
-    pub record: u64,
-    /// The sync of that block, and a synced block that says so.
-    pub sync: u64,
-    /// The end of a view.
-    pub view: u64,
-}
 
 pub(crate) struct SpaceMap {
     /// Referenced bytes in each block. At most 15 references to a byte fit: see
@@ -350,91 +287,6 @@ impl SpaceMap {
     /// Whether the value lies inside the data area.
     pub(crate) fn contains(&self, value: &ValueRef) -> bool {
         value.is_within(self.capacity_bytes())
-    }
-
-    /// The deaths so far. Pass them to [`SpaceMap::recorded`] once the journal block that records
-    /// them is known.
-    pub(crate) fn take_newly_dead(&mut self) -> NewlyDead {
-        let view = self.view_clock;
-        let blocks = std::mem::take(&mut self.unrecorded);
-        self.view_clock += u64::from(!blocks.is_empty());
-        self.recording += blocks.bytes();
-        NewlyDead { view, blocks, lent: std::mem::take(&mut self.lent_now) }
-    }
-
-    /// These deaths are recorded in journal block `sequence`.
-    pub(crate) fn recorded(&mut self, sequence: u64, newly_dead: NewlyDead) {
-        let NewlyDead { view, blocks, lent } = newly_dead;
-        self.recording -= blocks.bytes();
-        if !blocks.is_empty() || lent > 0 {
-            self.unsynced += blocks.bytes();
-            self.dead.push_back(Dead { sequence, view, blocks, lent });
-        }
-    }
-
-    /// Synced journal blocks say that everything up to `synced_stamp` is synced.
-    pub(crate) fn synced(&mut self, synced_stamp: u64) {
-        self.synced_stamp = self.synced_stamp.max(synced_stamp);
-        let synced = |dead: &mut Dead| dead.sequence <= self.synced_stamp;
-        while let Some(dead) = self.dead.pop_front_if(synced) {
-            self.unsynced -= dead.blocks.bytes();
-            self.viewed.push_back(dead);
-        }
-    }
-
-    /// Frees blocks whose death is recorded and synced and that no view can reach: at most so many.
-    /// Returns them; nothing once all are free.
-    pub(crate) fn release(&mut self, mut most: u32) -> Vec<Run> {
-        let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
-        let mut freed = Vec::new();
-        // A view made at clock c sees the blocks that lived then: those whose deaths were recorded
-        // at c or later.
-        while let Some(dead) = self.viewed.front_mut().filter(|dead| dead.view < oldest_view) {
-            while most > 0
-                && let Some(run) = dead.blocks.pop(most)
-            {
-                most -= run.blocks;
-                freed.push(run);
-            }
-            if !dead.blocks.is_empty() {
-                break;
-            }
-            self.lent -= dead.lent;
-            self.viewed.pop_front();
-        }
-        for run in &freed {
-            for block in run.first..run.end() {
-                assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
-            }
-            self.free.give(*run);
-        }
-        freed
-    }
-
-    /// Begins a view. Pass its number to [`SpaceMap::view_ends`].
-    pub(crate) fn view_begins(&mut self) -> u64 {
-        *self.views.entry(self.view_clock).or_default() += 1;
-        self.view_clock
-    }
-
-    /// Whether a view is left that may reach what is dead.
-    pub(crate) fn has_views(&self) -> bool {
-        !self.views.is_empty()
-    }
-
-    /// Frees nothing until [`SpaceMap::view_ends`]: a view as old as any.
-    pub(crate) fn hold_all(&mut self) -> u64 {
-        *self.views.entry(0).or_default() += 1;
-        0
-    }
-
-    pub(crate) fn view_ends(&mut self, view: u64) {
-        if let Some(count) = self.views.get_mut(&view) {
-            *count -= 1;
-            if *count == 0 {
-                self.views.remove(&view);
-            }
-        }
     }
 
     fn live_in(&self, block: u32) -> u16 {

@@ -5,7 +5,7 @@
 
 mod capacity;
 mod checkpoints;
-mod deferred;
+mod deferred_values;
 mod handle;
 mod moves;
 mod progress;
@@ -19,7 +19,7 @@ mod view;
 pub use capacity::Need;
 pub(crate) use capacity::{KeyUse, fits_state};
 pub(crate) use checkpoints::Checkpoints;
-pub(crate) use deferred::{Deferred, Placing};
+pub(crate) use deferred_values::{Deferred, Placing};
 pub use handle::Engine;
 pub(crate) use moves::Movable;
 pub(crate) use progress::{PendingAck, WriteProgress};

@@ -22,7 +22,7 @@ use crate::core::quorum::majority;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
-use crate::storage::modes::ModeInForce;
+use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::transport::AckMode;
 use cairn_engine::{BootEpoch, Mode};

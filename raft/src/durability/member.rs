@@ -6,7 +6,7 @@ use crate::core::ids::NodeId;
 use crate::core::runtime;
 use crate::core::types::Vote;
 use crate::storage::Raft;
-use crate::storage::modes::ModeInForce;
+use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::PinnedSnapshot;

@@ -41,8 +41,8 @@ mod lag;
 pub(crate) mod leadership;
 mod member;
 mod most_up_to_date;
-mod policy;
 mod recovery;
+mod send_policy;
 mod standing;
 
 pub(crate) use ack_modes::AckModes;
@@ -51,6 +51,6 @@ pub(crate) use epoch_records::EpochRecords;
 pub(crate) use lag::Lag;
 pub(crate) use member::LocalMember;
 pub(crate) use most_up_to_date::is_most_up_to_date;
-pub(crate) use policy::Policy;
+pub(crate) use send_policy::Policy;
 pub use standing::UnsafeRecovery;
 pub(crate) use standing::{Act, Drain, Event, LEADER_ALIVE, Refusal, Standing};

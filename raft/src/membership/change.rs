@@ -20,7 +20,7 @@ use crate::core::quorum::is_majority;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use crate::storage::modes::REPLICATED_VOTERS;
+use crate::storage::mode_in_force::REPLICATED_VOTERS;
 use crate::transport::{self, Contact, PendingJoin};
 use cairn_engine::Mode;
 use openraft::RaftMetrics;

@@ -7,7 +7,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Reply, engine_log_id};
 use crate::durability::leadership;
-use crate::storage::modes::{REPLICATED_VOTERS, allows_replicated};
+use crate::storage::mode_in_force::{REPLICATED_VOTERS, allows_replicated};
 use cairn_engine::Mode;
 use futures::lock::OwnedMutexGuard;
 use openraft::ServerState;

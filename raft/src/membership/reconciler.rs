@@ -10,7 +10,7 @@ use crate::core::types::{Reply, TypeConfig};
 use crate::core::{codec, runtime};
 use crate::durability::leadership::To;
 use crate::durability::{AckModes, LocalMember, leadership};
-use crate::storage::modes::first_mode;
+use crate::storage::mode_in_force::first_mode;
 use crate::transport::PendingJoin;
 use openraft::raft::Precondition;
 use openraft::vote::RaftLeaderId;

@@ -32,7 +32,7 @@ use crate::durability::{
     Act, Drain, Event, LEADER_ALIVE, LocalMember, UnsafeRecovery, is_most_up_to_date, leadership,
 };
 use crate::membership::{ChangeError, MemberChange};
-use crate::storage::modes::{Modes, first_mode};
+use crate::storage::mode_in_force::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, Mode, Need, View};

@@ -24,7 +24,7 @@ use crate::durability::{
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
-use crate::storage::modes::ModeInForce;
+use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use crate::storage::state_machine::identities::Identities;

@@ -2,7 +2,7 @@
 //! repair of damaged values.
 
 pub(crate) mod log_store;
-pub(crate) mod modes;
+pub(crate) mod mode_in_force;
 pub(crate) mod progress;
 pub(crate) mod repair;
 pub(crate) mod state_machine;

@@ -1,6 +1,6 @@
 //! The state machine's progress, for those who wait for it.
 
-use super::modes::ModeInForce;
+use super::mode_in_force::ModeInForce;
 use super::state_machine::identities::Identities;
 use super::state_machine::image::{Image, UnsafeRecoveries};
 use crate::core::ids::NodeId;

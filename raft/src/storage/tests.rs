@@ -3,7 +3,7 @@
 use crate::core::ids::GROUP;
 use crate::core::types::{SnapshotMeta, TypeConfig, raft_log_id};
 use crate::storage::log_store::LogStore;
-use crate::storage::modes::ModeInForce;
+use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::{NoPeers, Repairer};
 use crate::storage::state_machine::identities::Identities;

@@ -7,7 +7,7 @@
 //! - the digest covers kind, offset, content and order of every operation, so two runs with the
 //!   same digest did the same I/O.
 
-use crate::ending::{Damage, FailedSyncs};
+use crate::cut::{Damage, FailedSyncs};
 use crate::image::FileImage;
 use crate::wrong::{self, Wrongs};
 use cairn_engine::Geometry;

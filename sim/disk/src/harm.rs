@@ -6,8 +6,8 @@
 //! at a time.
 
 use crate::core::{Arranged, Core, Failing};
+use crate::cut::Damage;
 use crate::decay::Decay;
-use crate::ending::Damage;
 use crate::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
@@ -272,7 +272,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::core::{ARRANGED, tests::geometry};
-    use crate::ending::FailedSyncs;
+    use crate::cut::FailedSyncs;
     use crate::wrong::Wrongs;
     use rand::SeedableRng;
 

@@ -9,7 +9,7 @@
 //!            │          arranged errors and damage                     (harm.rs)
 //!            │
 //!   FileImage           synced image │ completed, not synced │ in flight  (image.rs)
-//!                       what kills and power cuts leave                (ending.rs)
+//!                       what kills and power cuts leave                (cut.rs)
 //!                       damage at rest                                  (decay.rs)
 //!                       operations that do not do what was asked        (wrong.rs)
 //! ```
@@ -23,14 +23,14 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod cut;
 mod decay;
-mod ending;
 mod harm;
 mod image;
 mod wrong;
 
 pub use crate::core::{ARRANGED, Core, DiskStats, Failing, Files};
+pub use crate::cut::{Damage, FailedSyncs, SECTOR};
 pub use crate::decay::Decay;
-pub use crate::ending::{Damage, FailedSyncs, SECTOR};
 pub use crate::image::FileImage;
 pub use crate::wrong::Wrongs;

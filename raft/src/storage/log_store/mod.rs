@@ -12,7 +12,7 @@ pub(crate) use reader::LogReader;
 pub use vote::vote_of;
 pub(crate) use vote::{encode as encode_vote, stored_vote};
 
-use super::modes::ModeInForce;
+use super::mode_in_force::ModeInForce;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};

@@ -11,7 +11,7 @@ use crate::core::command::{OperationResult, Version, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::types::{Answer, Entry, RaftLogId, StoredMembership, engine_log_id};
-use crate::storage::modes::{allows_replicated, too_few};
+use crate::storage::mode_in_force::{allows_replicated, too_few};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, LogId, Mode, Transition};
 use std::collections::HashMap;

@@ -2,7 +2,13 @@
 
 use super::recovery::ShutdownEvidence;
 use crate::superblock::Superblock;
-use crate::types::{MemberState, Mode};
+use crate::types::{KernelBootId, MemberState, Mode};
+
+/// Whether the machine may have lost power since the last process: whoever runs under another kernel boot
+/// cannot tell.
+pub(super) fn lost_power(known: &Superblock, boot: KernelBootId) -> bool {
+    known.boot != boot
+}
 
 /// The member state after this open.
 /// - A recovering member stays recovering: a restart of its process does not change that.
