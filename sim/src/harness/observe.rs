@@ -177,7 +177,8 @@ fn check(
         cluster.count_event("checkpoints");
     }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
-    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, member_state);
+    let state = if holds_all { "active" } else { "recovering" };
+    let line = format!("node {slot} {} of term {}, {state}", status.role, status.term);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
         cluster.trace.event(line);
     }
