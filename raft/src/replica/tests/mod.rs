@@ -351,6 +351,8 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
         replica.holds_all(),
         "an ack to a leader of an earlier term says nothing about the present log"
     );
+    replica.engine().purge(GROUP, LogId { term: 2, index: 0 }).await.unwrap();
+    service.append_one(append(2, Some((2, 0)), vec![])).await.expect("it purged that entry itself");
     let refused = service.append_one(append(2, Some((2, 2)), vec![])).await.unwrap_err();
     assert!(refused.message().contains("2-2"), "{}", refused.message());
     assert!(!replica.holds_all());
