@@ -25,15 +25,20 @@ async fn a_change_that_was_judged_before_another_one_or_in_another_term_is_not_m
     };
     let before = metrics(&replica);
     reconciler.take(learner(2), &before).await;
-    assert_eq!(slots(), [1, 2]);
+    assert!(slots().contains(&2));
     reconciler.take(learner(3), &before).await;
-    assert_eq!(slots(), [1, 2], "another change came before it");
+    assert!(!slots().contains(&3), "another change came before it");
     let mut earlier = metrics(&replica);
     earlier.vote.leader_id.term -= 1;
     reconciler.take(learner(3), &earlier).await;
-    assert_eq!(slots(), [1, 2], "this member leads another term now");
-    reconciler.take(learner(3), &metrics(&replica)).await;
-    assert_eq!(slots(), [1, 2, 3]);
+    assert!(!slots().contains(&3), "this member leads another term now");
+    // A change of the leader's own may come before this one, too: it drops a node that nobody hears.
+    let made = async {
+        while !slots().contains(&3) {
+            reconciler.take(learner(3), &metrics(&replica)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(60), made).await.expect("it is made");
 }
 
 /// By its last request to join, and by what it acknowledged, it is there.
