@@ -97,8 +97,8 @@ pub struct HelloResponse {
     pub client_address: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "7")]
     pub contacts: ::prost::alloc::vec::Vec<Contact>,
-    /// What its acknowledgements mean by its log: the strictest of the applied mode and of those that
-    /// are only appended; numbers as in MachineImage.
+    /// What its acknowledgements mean by its log: the applied mode, or `sync` while the log may ask for
+    /// another; numbers as in MachineImage.
     #[prost(uint32, tag = "9")]
     pub mode: u32,
     /// its unsynced-ack flag
