@@ -122,12 +122,7 @@ impl Core {
 
     /// Replaces the files and returns the previous ones. Handles of the previous ones are dead.
     pub fn exchange(&mut self, files: Files) -> Files {
-        self.epoch += 1;
-        self.locked.clear();
-        self.doomed.clear();
-        self.away = false;
-        self.misread = None;
-        self.wrong.forget_in_flight();
+        self.end_epoch();
         Files(std::mem::replace(&mut self.files, files.0))
     }
 
