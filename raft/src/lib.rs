@@ -49,9 +49,7 @@ pub use crate::core::quorum::{is_quorum, majority};
 pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};
 pub use durability::UnsafeRecovery;
 pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
-pub use replica::{
-    Member, Part, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
-};
+pub use replica::{Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
 pub use storage::mode_in_force::Modes;
 pub use transport::StopVerdict;
@@ -60,5 +58,6 @@ pub use transport::StopVerdict;
 #[doc(hidden)]
 pub mod peer_proto {
     pub use crate::core::proto::*;
+    pub use crate::transport::wire::client::forge;
 }
 pub use storage::state_machine::UnsafeRecoveries;

@@ -61,19 +61,32 @@ impl Tls {
     }
 }
 
+/// Connects to whoever listens at `address`, authenticated if there are certificates. Names are asked
+/// for as all of this process are.
+///
+/// # Errors
+/// The system's, and the refusal.
+pub async fn connect(tls: Option<&Tls>, expected: Expected, address: &str) -> io::Result<Stream> {
+    let socket = Names::of_process().connect(address).await?;
+    socket.set_nodelay(true)?;
+    let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let connected = tls.connect(socket, host, expected).await;
+    connected.map_err(|refusal| io::Error::new(io::ErrorKind::ConnectionAborted, refusal))
+}
+
 /// Opens connections for an HTTP client, authenticated if there are certificates.
 #[derive(Clone, Debug)]
 pub struct Connector {
     tls: Option<Tls>,
     expected: Expected,
-    names: Names,
 }
 
 impl Connector {
     /// With these certificates, if any. `expected`: who must answer then. Names are asked for as all
     /// of this process are.
     pub fn new(tls: Option<Tls>, expected: Expected) -> Connector {
-        Connector { tls, expected, names: Names::of_process() }
+        Connector { tls, expected }
     }
 }
 
@@ -87,16 +100,10 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Connector { tls, expected, names } = self.clone();
+        let Connector { tls, expected } = self.clone();
         Box::pin(async move {
             let address = uri.authority().map(ToString::to_string).unwrap_or_default();
-            let socket = names.connect(&address).await?;
-            socket.set_nodelay(true)?;
-            let Some(tls) = tls else { return Ok(TokioIo::new(Stream::Plain(socket))) };
-            let connected = tls.connect(socket, uri.host().unwrap_or_default(), expected).await;
-            let stream = connected
-                .map_err(|refusal| io::Error::new(io::ErrorKind::ConnectionAborted, refusal))?;
-            Ok(TokioIo::new(stream))
+            connect(tls.as_ref(), expected, &address).await.map(TokioIo::new)
         })
     }
 }

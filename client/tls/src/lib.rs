@@ -34,7 +34,7 @@ mod stream;
 mod verify;
 
 pub use accept::{HANDSHAKE_TIMEOUT, Port};
-pub use connect::{Connector, Expected};
+pub use connect::{Connector, Expected, connect};
 pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
 pub use name::{CertificateName, Holder, NameError};
 pub use refusal::{Cause, Refusal};

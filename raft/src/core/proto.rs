@@ -7,10 +7,7 @@
     clippy::indexing_slicing
 )]
 
-#[cfg(not(madsim))]
 include!("../../generated/cairn.raft.v1.rs");
-#[cfg(madsim)]
-include!("../../generated/sim/cairn.raft.v1.rs");
 
 /// The largest message of the peer protocol: an append message's byte budget, plus one entry that
 /// alone exceeds it. Both sides must set it.

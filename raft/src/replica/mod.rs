@@ -13,16 +13,14 @@ mod start;
 mod state_hash;
 mod status;
 
-pub use peer_service::{PeerServer, PeerService};
+pub use peer_service::PeerService;
 pub use scrub::ScrubStatus;
 pub use status::{Member, Part, ReplicaStatus, Role};
 
 use crate::core::codec::{self, MAX_META_BYTES};
 use crate::core::command::{Command, WriteOutcome};
 use crate::core::error::{Error, ReadError, WriteError};
-use crate::core::hooks;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
-use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
@@ -71,11 +69,9 @@ impl Drop for Inner {
 }
 
 impl Replica {
-    /// The service that answers the other members: add it to the server on the peer address.
-    pub fn peer_service(&self) -> PeerServer {
-        PeerServer::new(hooks::behind_network(self.inner.service.clone()))
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    /// What answers the other members: serve with it each connection to the peer address.
+    pub fn peer_service(&self) -> PeerService {
+        self.inner.service.clone()
     }
 
     /// Replicates and applies a command. Leader only. May be cancelled; the command may then be

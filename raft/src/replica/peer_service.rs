@@ -9,19 +9,21 @@ use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::proto::append_response::Kind;
-use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
-use crate::core::{codec, convert, hooks, proto};
+use crate::core::{codec, convert, proto};
 use crate::durability::{AckModes, Act, LocalMember, Refusal};
 use crate::membership::Reconciler;
 use crate::transport::generation::is_uninitialized;
 use crate::transport::identity;
 use crate::transport::receiver;
-use crate::transport::{PendingJoin, StopVerdict, is_storable, messages};
+use crate::transport::wire::server::{self, Answers, Requests, Served, served};
+use crate::transport::wire::{PREFACE, Packed, methods};
+use crate::transport::{PendingJoin, StopVerdict, Throttle, is_storable, messages};
 use cairn_engine::LogId;
 use cairn_tls::Remote;
-use futures::future::ready;
+use futures::future::{Either, ready, select};
+use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::errors::Fatal;
@@ -29,10 +31,11 @@ use openraft::raft::{
     StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest, VoteRequest,
 };
 use parking_lot::Mutex;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tonic::{Request, Response, Status, Streaming};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::Status;
 
 /// Answers the other members. Made by [`Replica::peer_service`](crate::Replica::peer_service).
 #[derive(Clone)]
@@ -45,22 +48,14 @@ pub struct PeerService {
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is
     /// logged.
     pub(super) contradicted: Arc<AtomicBool>,
+    /// Requests by method, in the order of [`methods::NAMES`].
+    pub(super) requests: Arc<[AtomicU64; methods::NAMES.len()]>,
 }
 
-/// The tonic service that answers the other members; add it to the server on the peer address.
-pub type PeerServer = hooks::Served<PeerService>;
-
-type Answered<T> = Result<Response<T>, Status>;
-type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
+type Answered<T> = Result<T, Status>;
 
 fn stopped(fatal: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this member has stopped: {fatal}"))
-}
-
-/// Who sends a request, as the socket knows it, and the request.
-fn from_remote<T>(request: Request<T>) -> (Remote, T) {
-    let remote = request.extensions().get::<Remote>().cloned().unwrap_or_default();
-    (remote, request.into_inner())
 }
 
 impl PeerService {
@@ -174,10 +169,10 @@ impl PeerService {
     /// Answers a request for a vote, or for a pre-vote, which changes nothing here.
     async fn answer_vote(
         &self,
-        request: Request<proto::VoteRequest>,
+        remote: Remote,
+        request: proto::VoteRequest,
         pre: bool,
     ) -> Answered<proto::VoteResponse> {
-        let (remote, request) = from_remote(request);
         let LocalMember { identity, raft, .. } = &*self.member;
         let _kept = identity.keep_generation()?;
         let sender = identity.sender_of_request(&remote, request.envelope.as_ref())?;
@@ -197,12 +192,12 @@ impl PeerService {
         };
         let answer = answer.map_err(stopped)?;
         self.may(act)?;
-        Ok(Response::new(proto::VoteResponse {
+        Ok(proto::VoteResponse {
             envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&answer.vote)),
             granted: answer.vote_granted,
             last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
-        }))
+        })
     }
 
     /// The sender and vote of a snapshot message.
@@ -230,7 +225,7 @@ fn contact((member, peer_address): (NodeId, String)) -> proto::Contact {
 fn append_response(
     result: Result<StreamAppendResult<TypeConfig>, Fatal<TypeConfig>>,
     envelope: Option<proto::Envelope>,
-) -> Result<proto::AppendResponse, Status> {
+) -> Answered<proto::AppendResponse> {
     let kind = match result.map_err(stopped)? {
         Ok(matched) => {
             Kind::Matched(proto::Matched { log_id: matched.as_ref().map(convert::log_id_to_proto) })
@@ -249,17 +244,19 @@ fn refused(refusal: Refusal) -> Status {
     Status::failed_precondition(refusal.to_string())
 }
 
-#[tonic::async_trait]
-impl Peer for PeerService {
-    async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
-        let (remote, request) = from_remote(request);
+impl PeerService {
+    pub(super) async fn hello(
+        &self,
+        remote: Remote,
+        request: proto::HelloRequest,
+    ) -> Answered<proto::HelloResponse> {
         let identity = &self.member.identity;
         let uninitialized = is_uninitialized(&self.member.engine) && self.may(Act::Vouch).is_ok();
         // Nothing of it is recorded.
         if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
             let envelope = Some(envelope);
             let answer = proto::HelloResponse { envelope, uninitialized, ..Default::default() };
-            return Ok(Response::new(answer));
+            return Ok(answer);
         }
         let sender =
             identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
@@ -272,7 +269,7 @@ impl Peer for PeerService {
         addresses.announced(sender, epoch, announced);
         let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
         let last_log_id = self.member.engine.log_bounds(GROUP).last.map(proto::LogId::from);
-        Ok(Response::new(proto::HelloResponse {
+        Ok(proto::HelloResponse {
             envelope: identity.to(sender),
             uninitialized,
             replaceable_voter,
@@ -286,16 +283,11 @@ impl Peer for PeerService {
             stopping: self.member.standing().leaves(),
             // The last: a member that begins to recover meanwhile must not say that it may lead.
             may_lead: self.member.is_fit_to_lead().is_ok(),
-        }))
+        })
     }
 
-    type AppendStream = AppendResponses;
-
-    async fn append(
-        &self,
-        request: Request<Streaming<proto::AppendRequest>>,
-    ) -> Answered<AppendResponses> {
-        let (remote, messages) = from_remote(request);
+    /// Serves an append stream. The answers end at the first one that is not a match.
+    fn append_stream(&self, remote: Remote, requests: Requests) -> Answers {
         // Why the stream of requests ended early, and who sends them. The requests set both, and
         // the answers read them.
         let refusal = Arc::new(Mutex::new(None::<Status>));
@@ -305,7 +297,7 @@ impl Peer for PeerService {
         let requests = {
             let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
             let kept = kept.clone();
-            messages.scan((), move |_, message| {
+            requests.scan((), move |_, message| {
                 let taken = message.and_then(|message| {
                     let known = *sender.lock();
                     let from = match known {
@@ -337,39 +329,44 @@ impl Peer for PeerService {
             });
         let ending = futures::stream::once(async move { refusal.lock().take() });
         let ending = ending.filter_map(|status| ready(status.map(Err)));
-        Ok(Response::new(Box::pin(answers.chain(ending))))
+        answers.chain(ending).boxed()
     }
 
-    async fn append_one(
+    pub(super) async fn append_one(
         &self,
-        request: Request<proto::AppendRequest>,
+        remote: Remote,
+        message: proto::AppendRequest,
     ) -> Answered<proto::AppendResponse> {
-        let (remote, message) = from_remote(request);
         let _kept = self.member.identity.keep_generation()?;
         let sender = self.member.identity.sender_of_request(&remote, message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
         let one = futures::stream::once(ready(request));
         let mut answers = Box::pin(self.member.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
-        append_response(answer, self.member.identity.to(sender)).map(Response::new)
+        append_response(answer, self.member.identity.to(sender))
     }
 
-    async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        self.answer_vote(request, false).await
-    }
-
-    async fn pre_vote(
+    pub(super) async fn vote(
         &self,
-        request: Request<proto::VoteRequest>,
+        remote: Remote,
+        request: proto::VoteRequest,
     ) -> Answered<proto::VoteResponse> {
-        self.answer_vote(request, true).await
+        self.answer_vote(remote, request, false).await
     }
 
-    async fn snapshot_offset(
+    pub(super) async fn pre_vote(
         &self,
-        request: Request<proto::SnapshotOffsetRequest>,
+        remote: Remote,
+        request: proto::VoteRequest,
+    ) -> Answered<proto::VoteResponse> {
+        self.answer_vote(remote, request, true).await
+    }
+
+    pub(super) async fn snapshot_offset(
+        &self,
+        remote: Remote,
+        request: proto::SnapshotOffsetRequest,
     ) -> Answered<proto::SnapshotOffsetResponse> {
-        let (remote, request) = from_remote(request);
         let (sender, vote) =
             self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let (last, _) = receiver::named(request.meta, &vote)?;
@@ -389,14 +386,14 @@ impl Peer for PeerService {
             }
         };
         answer.vote = Some(messages::vote_to_proto(&own));
-        Ok(Response::new(answer))
+        Ok(answer)
     }
 
-    async fn snapshot_chunk(
+    pub(super) async fn snapshot_chunk(
         &self,
-        request: Request<proto::SnapshotChunkRequest>,
+        remote: Remote,
+        request: proto::SnapshotChunkRequest,
     ) -> Answered<proto::SnapshotChunkResponse> {
-        let (remote, request) = from_remote(request);
         let (sender, vote) =
             self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
         let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?.into();
@@ -404,19 +401,19 @@ impl Peer for PeerService {
             Some(higher) => (higher, Default::default()),
             None => (vote, self.member.receiver.chunk(last, request.after, request.items).await?),
         };
-        Ok(Response::new(proto::SnapshotChunkResponse {
+        Ok(proto::SnapshotChunkResponse {
             envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
             last_key,
             missing,
-        }))
+        })
     }
 
-    async fn snapshot_finish(
+    pub(super) async fn snapshot_finish(
         &self,
-        request: Request<proto::SnapshotFinishRequest>,
+        remote: Remote,
+        request: proto::SnapshotFinishRequest,
     ) -> Answered<proto::SnapshotFinishResponse> {
-        let (remote, request) = from_remote(request);
         let _kept = self.member.identity.keep_generation()?;
         let (sender, vote) =
             self.snapshot_sender(&remote, request.envelope.as_ref(), request.vote)?;
@@ -439,17 +436,17 @@ impl Peer for PeerService {
                 }
             }
         };
-        Ok(Response::new(proto::SnapshotFinishResponse {
+        Ok(proto::SnapshotFinishResponse {
             envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
-        }))
+        })
     }
 
-    async fn transfer_leader(
+    pub(super) async fn transfer_leader(
         &self,
-        request: Request<proto::TransferLeaderRequest>,
+        remote: Remote,
+        request: proto::TransferLeaderRequest,
     ) -> Answered<proto::TransferLeaderResponse> {
-        let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         self.member.is_fit_to_lead().map_err(Status::failed_precondition)?;
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
@@ -472,15 +469,15 @@ impl Peer for PeerService {
                 answer.log_not_flushed = Some(proto::Matched { log_id });
             }
         }
-        Ok(Response::new(answer))
+        Ok(answer)
     }
 
     /// Leader only: lets the sender's log revert, and proposes its boot-epoch record.
-    async fn recover(
+    pub(super) async fn recover(
         &self,
-        request: Request<proto::RecoverRequest>,
+        remote: Remote,
+        request: proto::RecoverRequest,
     ) -> Answered<proto::RecoverResponse> {
-        let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let boot =
             request.envelope.as_ref().map(Boot::announced).ok_or(Malformed("no envelope"))?;
@@ -497,31 +494,34 @@ impl Peer for PeerService {
         let loggable = identity.identities.loggable(&boot);
         records.propose(vote, sender, loggable, request.unsafe_recovery);
         tracing::info!(node = %identity.id(), member = %sender, "helping a member recover; its boot-epoch record will be proposed");
-        Ok(Response::new(proto::RecoverResponse {
+        Ok(proto::RecoverResponse {
             envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&vote)),
-        }))
+        })
     }
 
-    async fn safe_to_stop(
+    pub(super) async fn safe_to_stop(
         &self,
-        request: Request<proto::SafeToStopRequest>,
+        remote: Remote,
+        request: proto::SafeToStopRequest,
     ) -> Answered<proto::SafeToStopResponse> {
-        let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let verdicts = self.stop_verdicts().await.map_err(Status::failed_precondition)?;
         let verdict = |verdict: StopVerdict| proto::StopVerdict {
             node_id: verdict.member.as_u64(),
             obstacles: verdict.obstacles,
         };
-        Ok(Response::new(proto::SafeToStopResponse {
+        Ok(proto::SafeToStopResponse {
             envelope: self.member.identity.to(sender),
             verdicts: verdicts.into_iter().map(verdict).collect(),
-        }))
+        })
     }
 
-    async fn join(&self, request: Request<proto::JoinRequest>) -> Answered<proto::JoinResponse> {
-        let (remote, request) = from_remote(request);
+    pub(super) async fn join(
+        &self,
+        remote: Remote,
+        request: proto::JoinRequest,
+    ) -> Answered<proto::JoinResponse> {
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let address = MemberAddress { peer: request.peer_address, client: request.client_address };
         if !is_storable(&address) {
@@ -529,24 +529,120 @@ impl Peer for PeerService {
         }
         let pending_join = PendingJoin { id: sender, address, active: request.active };
         let voter = self.reconciler.apply(pending_join).map_err(Status::failed_precondition)?;
-        Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
+        Ok(proto::JoinResponse { envelope: self.member.identity.to(sender), voter })
     }
 
-    async fn fetch_value(
+    pub(super) async fn fetch_value(
         &self,
-        request: Request<proto::FetchValueRequest>,
+        remote: Remote,
+        request: proto::FetchValueRequest,
     ) -> Answered<proto::FetchValueResponse> {
-        let (remote, request) = from_remote(request);
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
         let log_id = request.log_id.ok_or(Malformed("no entry named"))?.into();
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
         let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
         let value =
             self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
-        Ok(Response::new(proto::FetchValueResponse {
+        Ok(proto::FetchValueResponse {
             envelope: self.member.identity.to(sender),
             found: value.is_some(),
             value: value.unwrap_or_default(),
-        }))
+        })
+    }
+}
+
+/// The service on one connection.
+struct Connected {
+    service: PeerService,
+    remote: Remote,
+}
+
+impl PeerService {
+    /// Whoever connects sends so many bytes at once, before it waits for anything.
+    pub const FIRST_BYTES: usize = PREFACE.len();
+
+    /// Answers the members that connect. Dropping it ends their connections, and what is being served.
+    pub async fn serve<S>(self, connections: impl Stream<Item = (S, Remote)>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let mut connections = pin!(connections);
+        let (mut serving, protocol) = (FuturesUnordered::new(), Throttle::default());
+        loop {
+            let next = match serving.is_empty() {
+                true => Either::Left(connections.next().await),
+                false => match select(connections.next(), serving.next()).await {
+                    Either::Left((connection, _)) => Either::Left(connection),
+                    Either::Right((ended, _)) => Either::Right(ended),
+                },
+            };
+            match next {
+                Either::Left(Some((stream, remote))) => {
+                    let connected = Connected { service: self.clone(), remote: remote.clone() };
+                    let serve = async move { (server::serve(stream, connected).await, remote) };
+                    serving.push(Box::pin(serve));
+                }
+                Either::Left(None) => return,
+                Either::Right(Some((Err(error), remote))) => {
+                    let from = remote.address.map(|address| address.to_string());
+                    if error.kind() == std::io::ErrorKind::InvalidData && protocol.is_due() {
+                        tracing::warn!(from, %error, "a connection to the peer address is closed");
+                    } else {
+                        tracing::debug!(from, %error, "a connection to the peer address ended");
+                    }
+                }
+                Either::Right(_) => {}
+            }
+        }
+    }
+
+    /// How many requests of each method this member was asked.
+    pub fn requests(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counted = methods::NAMES.iter().zip(&*self.requests);
+        counted.map(|((_, name), count)| (*name, count.load(Ordering::Relaxed)))
+    }
+
+    fn count(&self, method: u8) {
+        let place = methods::NAMES.iter().position(|(number, _)| *number == method);
+        if let Some(count) = place.and_then(|place| self.requests.get(place)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+macro_rules! calls {
+    ($connected:ident, $method:ident, $request:ident: $($name:ident => $serve:ident,)+) => {
+        $(if $method == methods::$name.number() {
+            let (service, remote) = ($connected.service.clone(), $connected.remote.clone());
+            let serve = |request| async move { service.$serve(remote, request).await };
+            return Ok(served(methods::$name, $request, serve));
+        })+
+    };
+}
+
+impl server::Service for Connected {
+    fn call(&self, method: u8, request: Packed) -> Result<Served, Status> {
+        self.service.count(method);
+        calls! {
+            self, method, request:
+            HELLO => hello,
+            APPEND_ONE => append_one,
+            VOTE => vote,
+            PRE_VOTE => pre_vote,
+            SNAPSHOT_OFFSET => snapshot_offset,
+            SNAPSHOT_CHUNK => snapshot_chunk,
+            SNAPSHOT_FINISH => snapshot_finish,
+            TRANSFER_LEADER => transfer_leader,
+            RECOVER => recover,
+            JOIN => join,
+            FETCH_VALUE => fetch_value,
+            SAFE_TO_STOP => safe_to_stop,
+        }
+        Err(Status::unimplemented(format!("this member knows no method {method}")))
+    }
+
+    fn append(&self, requests: Requests) -> Answers {
+        self.service.count(methods::APPEND.number());
+        self.service.append_stream(self.remote.clone(), requests)
     }
 }

@@ -209,6 +209,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         append_capacity,
         barrier: barrier.clone(),
         contradicted,
+        requests: Arc::default(),
     };
     Inner { member, service, barrier, scrubber }
 }

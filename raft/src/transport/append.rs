@@ -7,25 +7,25 @@
 //!
 //! [`InFlightAppends`] decides which answers openraft may see.
 
-use super::connection::{Client, deliver_duplicate, transfer_time};
+use super::connection::{deliver_duplicate, transfer_time};
 use super::link::Link;
 use super::messages;
 use super::peer::Snapshots;
 use super::terms::Sender;
+use super::wire::client::{AppendStream, Client};
+use super::wire::{Packed, methods};
 use crate::core::error::Malformed;
 use crate::core::proto::append_response::Kind;
 use crate::core::types::{AppendRequest, TypeConfig};
-use crate::core::{convert, hooks, proto, runtime};
-use futures::future::{Either, ready, select};
+use crate::core::{convert, proto, runtime};
+use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
-use prost::Message;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 /// At most this many requests are unanswered.
 pub(super) const WINDOW: usize = 32;
@@ -44,21 +44,6 @@ pub(super) fn outcome(
             Err(StreamAppendError::HigherVote(messages::vote_from_proto(Some(vote), from)?))
         }
     })
-}
-
-/// The channel of requests to tonic.
-pub(super) fn outlet()
--> (mpsc::Sender<proto::AppendRequest>, impl Stream<Item = proto::AppendRequest> + Send + 'static) {
-    let (sender, mut receiver) = mpsc::channel(WINDOW);
-    // A message that is too large ends the stream, as it does on a real network.
-    let messages = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
-    (
-        sender,
-        messages
-            .map(hooks::on_its_way)
-            .take_while(|message| ready(message.is_some()))
-            .filter_map(ready),
-    )
 }
 
 /// The unanswered requests, the oldest first, and whether each is without an entry.
@@ -127,9 +112,9 @@ impl InFlightAppends {
 pub(super) struct Session<S> {
     pub(super) link: Arc<Link>,
     pub(super) client: Client,
-    /// Requests from openraft, and the channel to tonic; `None` when there are no more.
-    pub(super) requests: Option<(S, mpsc::Sender<proto::AppendRequest>)>,
-    pub(super) answers: Streaming<proto::AppendResponse>,
+    /// Requests from openraft; `None` when there are no more.
+    pub(super) requests: Option<S>,
+    pub(super) stream: AppendStream,
     pub(super) unanswered: InFlightAppends,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
@@ -160,7 +145,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                 Err(status) => return Some(Err(status)),
             };
             match step {
-                Step::Request(None) => self.requests = None,
+                Step::Request(None) => (self.requests, self.stream.requests) = (None, None),
                 Step::Request(Some(request)) => {
                     if let Err(status) = self.link.check_leading() {
                         return Some(Err(status));
@@ -184,15 +169,15 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
 
     async fn step(&mut self) -> Result<Step, Status> {
         let limit = self.link.answer_timeout + self.unanswered.transfer_time();
-        let answer = self.answers.next();
+        let answer = self.stream.answers.recv();
         let request = match &mut self.requests {
-            Some((requests, _)) if self.unanswered.len() < WINDOW => requests.next(),
+            Some(requests) if self.unanswered.len() < WINDOW => requests.next(),
             _ => {
                 return waited(limit, self.since, answer).await.map(Step::Answer);
             }
         };
         let either = async {
-            match select(answer, request).await {
+            match select(pin!(answer), request).await {
                 Either::Left((answer, _)) => Step::Answer(answer),
                 Either::Right((request, _)) => Step::Request(request),
             }
@@ -209,17 +194,14 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         }
         let without_entry = request.entries.is_empty();
         let message = self.link.append(request, self.first_sent);
-        let bytes = message.encoded_len();
-        self.unanswered.sent(without_entry, bytes, &self.link.peer.snapshots);
+        let alone = || proto::AppendRequest { envelope: self.link.envelope(), ..message.clone() };
+        deliver_duplicate(&self.client, methods::APPEND_ONE, alone);
+        let packed = Packed::of(message);
+        self.unanswered.sent(without_entry, packed.bytes(), &self.link.peer.snapshots);
         self.first_sent = true;
         // The window is as large as the channel; if it is closed, the answers end.
-        if let Some((_, outlet)) = &self.requests {
-            let alone =
-                || proto::AppendRequest { envelope: self.link.envelope(), ..message.clone() };
-            deliver_duplicate(&self.client, alone, |mut client, message| async move {
-                client.append_one(message).await
-            });
-            outlet.try_send(message).ok();
+        if let Some(requests) = &self.stream.requests {
+            requests.try_send(packed).ok();
         }
     }
 
@@ -265,6 +247,7 @@ mod tests {
     use crate::core::ids::NodeId;
     use crate::core::types::RaftLogId;
     use crate::transport::terms::Terms;
+    use prost::Message;
 
     /// The story: request E1 is answered while the follower still follows this leader. Then the
     /// follower votes for another candidate, and the leader asks, without an entry, whether the

@@ -2,9 +2,10 @@
 //! help a member recover that may have lost the tail of its log.
 
 use super::addresses::{Addresses, is_storable};
-use super::connection::{call, call_at};
+use super::connection::call_at;
 use super::identity::{PeerIdentity, epoch_of};
 use super::messages;
+use super::wire::methods::{HELLO, JOIN, RECOVER, SAFE_TO_STOP};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Vote;
 use crate::core::{codec, hooks, proto};
@@ -83,9 +84,7 @@ pub(crate) async fn hello(
         client_address: advertised.client,
         waiting_for: identity.formation.waiting_for().unwrap_or_default(),
     };
-    let answer = call_at(identity.tls(), contact.slot, &contact.address, |client| {
-        call(client, request, |mut client, request| async move { client.hello(request).await })
-    });
+    let answer = call_at(identity.tls(), (contact.slot, &contact.address), HELLO, request);
     let answer = answer.await?;
     if identity.tls().is_none() || contact.slot.is_some() {
         identity.adopt_generation(&answer).await;
@@ -217,11 +216,8 @@ pub(crate) async fn ask_safe_to_stop(
     let mut last = format!("no address of the leader, {leader}, is known");
     for address in own.of(leader, None) {
         let request = proto::SafeToStopRequest { envelope: identity.to(leader) };
-        let answer = call_at(identity.tls(), Some(leader.slot()), &address, |client| {
-            call(client, request, |mut client, request| async move {
-                client.safe_to_stop(request).await
-            })
-        });
+        let answer =
+            call_at(identity.tls(), (Some(leader.slot()), &address), SAFE_TO_STOP, request);
         let answer = answer.await.and_then(|answer| {
             identity.check_answer(&answer, leader)?;
             Ok(answer)
@@ -267,9 +263,7 @@ pub(crate) async fn ask_to_join(
         client_address: pending_join.address.client,
         active: pending_join.active,
     };
-    let answer = call_at(identity.tls(), Some(leader.slot()), address, |client| {
-        call(client, request, |mut client, request| async move { client.join(request).await })
-    });
+    let answer = call_at(identity.tls(), (Some(leader.slot()), address), JOIN, request);
     let answer = answer.await?;
     identity.check_answer(&answer, leader).map_err(wrong_node)?;
     Ok(answer.voter)
@@ -284,9 +278,7 @@ pub(crate) async fn ask_to_recover(
     unsafe_recovery: bool,
 ) -> Result<Vote, String> {
     let request = proto::RecoverRequest { envelope: identity.to(leader), unsafe_recovery };
-    let answer = call_at(identity.tls(), Some(leader.slot()), address, |client| {
-        call(client, request, |mut client, request| async move { client.recover(request).await })
-    });
+    let answer = call_at(identity.tls(), (Some(leader.slot()), address), RECOVER, request);
     let answer = answer.await.and_then(|answer| {
         identity.check_answer(&answer, leader)?;
         Ok(answer)

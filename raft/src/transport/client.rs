@@ -2,11 +2,13 @@
 
 use super::addresses::Addresses;
 use super::append::{self, InFlightAppends, Session};
-use super::connection::{Client, rpc_error};
+use super::connection::rpc_error;
 use super::identity::{Enveloped, PeerIdentity};
 use super::link::{Link, suspended};
 use super::peer::Peer;
 use super::policy::SendPolicy;
+use super::wire::client::Client;
+use super::wire::{Message, Method, methods};
 use super::{messages, sender};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::{AppendRequest, TypeConfig, Vote};
@@ -27,7 +29,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tonic::Status;
 
 /// The pause between attempts to open an append stream.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(50);
@@ -106,21 +107,17 @@ impl PeerNetwork {
     }
 
     /// A unary call with a time limit; checks the identity of the member that answers.
-    async fn call<Q, A: Enveloped, F>(
+    async fn call<Q: Message + Clone, A: Message + Enveloped>(
         &self,
         action: RPCTypes,
         option: RPCOption,
+        method: Method<Q, A>,
         request: Q,
-        send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
-    ) -> Rpc<A>
-    where
-        Q: Clone + Send + 'static,
-        F: Future<Output = Result<tonic::Response<A>, Status>> + Send,
-    {
+    ) -> Rpc<A> {
         let Link { identity, target, peer, .. } = &*self.link;
         let (route, client) = peer.client(|route| &route.control)?;
         let timeout = option.hard_ttl();
-        let answer = runtime::timeout(timeout, self.link.ask(client, request, send)).await;
+        let answer = runtime::timeout(timeout, self.link.ask(&client, method, request)).await;
         let late = || Timeout { action, id: identity.id(), target: *target, timeout }.into();
         let answer = answer.map_or_else(|| Err(late()), |answer| answer.map_err(rpc_error));
         if answer.is_err() {
@@ -143,10 +140,7 @@ impl PeerNetwork {
             receiver_slot: target.slot().into(),
             ..Default::default()
         };
-        let hello = |mut client: Client, request| async move { client.hello(request).await };
-        let answer: Rpc<proto::HelloResponse> =
-            self.call(RPCTypes::AppendEntries, option, request, hello).await;
-        match answer {
+        match self.call(RPCTypes::AppendEntries, option, methods::HELLO, request).await {
             Ok(_) => {
                 policy.is_there(*target);
                 rpc_error(suspended())
@@ -168,13 +162,8 @@ impl PeerNetwork {
             last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
             leadership_transfer: rpc.leadership_transfer,
         };
-        let vote = move |mut client: Client, request| async move {
-            match pre {
-                true => client.pre_vote(request).await,
-                false => client.vote(request).await,
-            }
-        };
-        let answer = self.call(RPCTypes::Vote, option, request, vote).await?;
+        let method = if pre { methods::PRE_VOTE } else { methods::VOTE };
+        let answer = self.call(RPCTypes::Vote, option, method, request).await?;
         // Check again: this member may recover meanwhile, and openraft counts the votes that it gets.
         self.may_ask_for_votes()?;
         Ok(VoteResponse::new(
@@ -215,19 +204,13 @@ impl PeerNetwork {
     }
 
     async fn try_open<S>(&self, requests: S) -> Rpc<(u64, Session<S>)> {
-        let (route, mut client) = self.bulk()?;
-        let (outlet, stream) = append::outlet();
-        let opened = runtime::timeout(self.link.answer_timeout, client.append(stream)).await;
-        let answers = opened
-            .unwrap_or_else(|| Err(Status::deadline_exceeded("the follower does not answer")))
-            .inspect_err(|_| self.link.peer.failed(route))
-            .map_err(rpc_error)?
-            .into_inner();
+        let (route, client) = self.bulk()?;
+        let stream = client.append(append::WINDOW);
         let session = Session {
             link: self.link.clone(),
             client,
-            requests: Some((requests, outlet)),
-            answers,
+            requests: Some(requests),
+            stream,
             unanswered: InFlightAppends::default(),
             empty: 0,
             first_sent: false,
@@ -251,8 +234,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         }
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let request = self.link.append(rpc, false);
-        let append = |mut client: Client, request| async move { client.append_one(request).await };
-        let answer = self.call(RPCTypes::AppendEntries, option, request, append).await?;
+        let method = methods::APPEND_ONE;
+        let answer = self.call(RPCTypes::AppendEntries, option, method, request).await?;
         Ok(match append::outcome(answer, self.link.votes())? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
@@ -347,9 +330,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             to: rpc.to_node_id().as_u64(),
             last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
         };
-        let transfer =
-            |mut client: Client, request| async move { client.transfer_leader(request).await };
-        let answer = self.call(RPCTypes::TransferLeader, option, request, transfer).await?;
+        let method = methods::TRANSFER_LEADER;
+        let answer = self.call(RPCTypes::TransferLeader, option, method, request).await?;
         if let Some(actual) = answer.vote_changed {
             let actual = messages::vote_from_proto(Some(actual), self.link.votes())?;
             return Ok(Err(TransferLeaderError::VoteChanged {

@@ -6,118 +6,71 @@
 //! or to treat it correctly, whatever happened since. A simulation that asks for it delivers
 //! requests a second time, late.
 
+use super::wire::client::Client;
+use super::wire::{Message, Method};
 use crate::core::error::Malformed;
-use crate::core::hooks;
-use crate::core::proto::MAX_MESSAGE_BYTES;
-use crate::core::proto::peer_client::PeerClient;
-use crate::core::runtime;
 use crate::core::types::TypeConfig;
-use cairn_tls::{Connector, Expected, Tls};
+use crate::core::{hooks, runtime};
+use cairn_tls::Tls;
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit for an answer outside of openraft.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A slower link between members is as good as none: a message has the time that this rate needs,
 /// beside what an answer may take.
 const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
-const KEEPALIVE: Duration = Duration::from_secs(2);
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-pub(super) type Client = PeerClient<Channel>;
-
-/// A client of the member of `slot`, expected at `address`. With certificates nobody else can
-/// answer there; without a slot, any member of the cluster can.
-pub(super) fn connect(
-    tls: Option<&Tls>,
-    slot: Option<u16>,
-    address: &str,
-) -> Result<Client, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("`{address}` is not an address: {error}"))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    let expected = slot.map_or(Expected::AnyMember, Expected::Slot);
-    let connector = Connector::new(tls.cloned(), expected);
-    Ok(PeerClient::new(endpoint.connect_with_connector_lazy(connector))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES))
-}
-
-/// Sends a request, and perhaps a second time, later.
-pub(super) async fn call<Q, A, F>(
-    client: Client,
+/// Calls a method, and perhaps a second time, later.
+pub(super) async fn call<Q: Message + Clone, A: Message>(
+    client: &Client,
+    method: Method<Q, A>,
     request: Q,
-    send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
-) -> Result<Response<A>, Status>
-where
-    Q: Clone + Send + 'static,
-    F: Future<Output = Result<Response<A>, Status>> + Send,
-{
-    deliver_duplicate(&client, || request.clone(), send);
-    send(client, request).await
+) -> Result<A, Status> {
+    deliver_duplicate(client, method, || request.clone());
+    client.call(method, request).await
 }
 
 /// Sends the message a second time, later, through `client`, if the simulation asks for it. The
 /// answer is dropped.
-pub(super) fn deliver_duplicate<M, F>(
+pub(super) fn deliver_duplicate<Q: Message, A: Message>(
     client: &Client,
-    message: impl FnOnce() -> M,
-    send: impl FnOnce(Client, M) -> F + Send + 'static,
-) where
-    M: Send + 'static,
-    F: Future + Send,
-{
+    method: Method<Q, A>,
+    message: impl FnOnce() -> Q,
+) {
     let Some(later) = hooks::duplicate_after() else { return };
     let (client, message) = (client.clone(), message());
     runtime::spawn(async move {
         runtime::sleep(later).await;
-        drop(send(client, message).await);
+        drop(client.call(method, message).await);
     });
 }
 
 /// How long so many bytes may be on their way. The story: a value that took longer than an answer may
 /// take was sent from its beginning again and again, and nothing was committed behind it.
-pub(super) fn transfer_time(bytes: u64) -> Duration {
+pub(crate) fn transfer_time(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_BYTES_PER_SECOND)
 }
 
-/// Connects to the member of `slot`, or to any, at `address` for one call with a time limit.
-pub(super) async fn call_at<A, F>(
+/// Calls a method of the member of `slot`, or of any, at `address`, with a time limit.
+pub(super) async fn call_at<Q: Message + Clone, A: Message>(
     tls: Option<&Tls>,
-    slot: Option<u16>,
-    address: &str,
-    call: impl FnOnce(Client) -> F,
-) -> Result<A, Status>
-where
-    F: Future<Output = Result<Response<A>, Status>> + Send,
-{
-    call_for_bytes(tls, slot, address, 0, call).await
+    (slot, address): (Option<u16>, &str),
+    method: Method<Q, A>,
+    request: Q,
+) -> Result<A, Status> {
+    let client = Client::new(tls, slot, address).map_err(Status::invalid_argument)?;
+    within(0, call(&client, method, request)).await
 }
 
-/// The same, for an answer of so many bytes.
-pub(super) async fn call_for_bytes<A, F>(
-    tls: Option<&Tls>,
-    slot: Option<u16>,
-    address: &str,
+/// Waits for the answer to a call outside of openraft, which has so many bytes.
+pub(super) async fn within<A>(
     bytes: u64,
-    call: impl FnOnce(Client) -> F,
-) -> Result<A, Status>
-where
-    F: Future<Output = Result<Response<A>, Status>> + Send,
-{
-    let client = connect(tls, slot, address).map_err(Status::invalid_argument)?;
-    let answer = runtime::timeout(ANSWER_TIMEOUT + transfer_time(bytes), call(client)).await;
-    Ok(answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner())
+    call: impl Future<Output = Result<A, Status>> + Send,
+) -> Result<A, Status> {
+    let answer = runtime::timeout(ANSWER_TIMEOUT + transfer_time(bytes), call).await;
+    answer.unwrap_or_else(|| Err(Status::deadline_exceeded("no answer")))
 }
 
 /// The error for openraft of a failed call: `Unreachable`, which makes it back off, if an immediate
@@ -143,6 +96,7 @@ impl From<Malformed> for RPCError<TypeConfig> {
 mod tests {
     use super::*;
     use crate::core::proto::HelloRequest;
+    use crate::transport::wire::methods::HELLO;
     use std::net::TcpListener;
 
     /// Only a system that says that nobody listens refuses: one that answers nothing, or hangs up,
@@ -150,9 +104,8 @@ mod tests {
     #[tokio::test]
     async fn a_closed_port_refuses_and_one_that_hangs_up_or_says_nothing_does_not() {
         let call = |address: String| async move {
-            let hello =
-                |mut client: Client| async move { client.hello(HelloRequest::default()).await };
-            let error = call_at(None, None, &address, hello).await.unwrap_err();
+            let hello = HelloRequest::default();
+            let error = call_at(None, (None, &address), HELLO, hello).await.unwrap_err();
             (hooks::is_refused(1, &error), format!("{error:?}"))
         };
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();

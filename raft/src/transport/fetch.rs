@@ -1,8 +1,10 @@
 //! Asking the other members for the bytes of a value.
 
 use super::addresses::Addresses;
-use super::connection::call_for_bytes;
+use super::connection::within;
 use super::identity::PeerIdentity;
+use super::wire::client::Client;
+use super::wire::methods::FETCH_VALUE;
 use crate::core::ids::NodeId;
 use crate::core::proto;
 use crate::storage::repair::PeerValues;
@@ -55,11 +57,8 @@ async fn fetch_value(
         length: extent.at.len,
         key: Bytes::copy_from_slice(key),
     };
-    let (tls, bytes) = (identity.tls(), u64::from(extent.at.len));
-    let answer = call_for_bytes(tls, Some(peer.slot()), address, bytes, |mut client| async move {
-        client.fetch_value(request).await
-    })
-    .await;
+    let client = Client::new(identity.tls(), Some(peer.slot()), address)?;
+    let answer = within(u64::from(extent.at.len), client.call(FETCH_VALUE, request)).await;
     let answer = answer.and_then(|answer| {
         identity.check_answer(&answer, peer)?;
         Ok(answer)

@@ -1,18 +1,20 @@
 //! A member that openraft calls: what every message to it needs.
 
-use super::connection::{Client, call};
+use super::connection::call;
 use super::identity::{Enveloped, PeerIdentity};
 use super::messages;
 use super::peer::Peer;
 use super::policy::SendPolicy;
 use super::terms::Sender;
+use super::wire::client::Client;
+use super::wire::{Message, Method};
 use crate::core::ids::NodeId;
 use crate::core::proto;
 use crate::core::types::AppendRequest;
 use crate::storage::state_machine::PinnedSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::{Response, Status};
+use tonic::Status;
 
 /// Why a leader that no quorum answers sends nothing as leader.
 pub(super) fn suspended() -> Status {
@@ -59,17 +61,13 @@ impl Link {
     }
 
     /// Sends a request, and checks that the answer comes from the member.
-    pub(super) async fn ask<Q, A: Enveloped, F>(
+    pub(super) async fn ask<Q: Message + Clone, A: Message + Enveloped>(
         &self,
-        client: Client,
+        client: &Client,
+        method: Method<Q, A>,
         request: Q,
-        send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
-    ) -> Result<A, Status>
-    where
-        Q: Clone + Send + 'static,
-        F: Future<Output = Result<Response<A>, Status>> + Send,
-    {
-        let answer = call(client, request, send).await?.into_inner();
+    ) -> Result<A, Status> {
+        let answer = call(client, method, request).await?;
         self.identity.check_answer(&answer, self.target)?;
         Ok(answer)
     }

@@ -22,6 +22,7 @@ pub(crate) mod receiver;
 mod sender;
 pub(crate) mod terms;
 mod throttle;
+pub(crate) mod wire;
 
 pub(crate) use addresses::{Addresses, is_storable};
 pub use ask::StopVerdict;
@@ -37,3 +38,4 @@ pub(crate) use identity::{PeerIdentity, REFUSED_IDENTITY};
 pub(crate) use messages::AckMode;
 pub(crate) use policy::SendPolicy;
 pub(crate) use receiver::SnapshotReceiver;
+pub(crate) use throttle::Throttle;

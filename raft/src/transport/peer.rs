@@ -4,7 +4,7 @@
 //! change, the first of the new ones; the caller checks the identity of the member that answers.
 
 use super::addresses::Addresses;
-use super::connection::{Client, connect};
+use super::wire::client::Client;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::TypeConfig;
 use cairn_tls::Tls;
@@ -96,8 +96,8 @@ impl Routes {
                 Route {
                     number: self.next,
                     address: address.clone(),
-                    bulk: connect(self.tls.as_ref(), Some(self.slot), address),
-                    control: connect(self.tls.as_ref(), Some(self.slot), address),
+                    bulk: Client::new(self.tls.as_ref(), Some(self.slot), address),
+                    control: Client::new(self.tls.as_ref(), Some(self.slot), address),
                 }
             }));
         }

@@ -4,10 +4,13 @@
 //! only after the receiver reports that it lacks it; every other value is sent at once. While one
 //! range of keys is sent, piece by piece, the next range is read, and no more.
 
-use super::connection::{Client, rpc_error};
+use super::connection::rpc_error;
 use super::identity::Enveloped;
 use super::link::Link;
 use super::messages;
+use super::wire::client::Client;
+use super::wire::methods::{SNAPSHOT_CHUNK, SNAPSHOT_FINISH, SNAPSHOT_OFFSET};
+use super::wire::{Message, Method};
 use crate::core::types::{TypeConfig, Vote};
 use crate::core::{proto, runtime};
 use crate::storage::state_machine::{Item, Outgoing};
@@ -18,7 +21,7 @@ use openraft::raft::SnapshotResponse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
 /// The time limit for one piece.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,8 +53,7 @@ impl Transfer {
             vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta.clone()),
         };
-        let ask = |mut client: Client, offset| async move { client.snapshot_offset(offset).await };
-        let offset = self.ask(PIECE_TIMEOUT, offset, ask).await.map_err(rpc_error)?;
+        let offset = self.ask(PIECE_TIMEOUT, SNAPSHOT_OFFSET, offset).await.map_err(rpc_error)?;
         let vote = self.receivers_vote(offset.vote)?;
         if offset.already_applied || vote > self.vote {
             return Ok(vote);
@@ -146,9 +148,9 @@ impl Transfer {
             after,
             items: items.collect(),
         };
-        let send =
-            |mut client: Client, request| async move { client.snapshot_chunk(request).await };
-        self.ask(PIECE_TIMEOUT, request, send).await.map_err(|status| self.refused(status))
+        self.ask(PIECE_TIMEOUT, SNAPSHOT_CHUNK, request)
+            .await
+            .map_err(|status| self.refused(status))
     }
 
     async fn finish(&self, meta: proto::SnapshotMeta, last_key: Bytes) -> Sent<Vote> {
@@ -159,9 +161,7 @@ impl Transfer {
             last_key,
             machine: self.outgoing.machine().into(),
         };
-        let send =
-            |mut client: Client, request| async move { client.snapshot_finish(request).await };
-        let answer = self.ask(FINISH_TIMEOUT, request, send).await;
+        let answer = self.ask(FINISH_TIMEOUT, SNAPSHOT_FINISH, request).await;
         let answer = answer.map_err(|status| self.refused(status))?;
         self.receivers_vote(answer.vote)
     }
@@ -171,20 +171,16 @@ impl Transfer {
             .map_err(|error| Unreachable::from_string(error).into())
     }
 
-    async fn ask<Q, A: Enveloped, F>(
+    async fn ask<Q: Message + Clone, A: Message + Enveloped>(
         &self,
         within: Duration,
+        method: Method<Q, A>,
         request: Q,
-        send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
-    ) -> Result<A, Status>
-    where
-        Q: Clone + Send + 'static,
-        F: Future<Output = Result<Response<A>, Status>> + Send,
-    {
+    ) -> Result<A, Status> {
         self.link.check_leading()?;
         let late =
             || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
-        let asked = self.link.ask(self.client.clone(), request, send);
+        let asked = self.link.ask(&self.client, method, request);
         runtime::timeout(within, asked).await.unwrap_or_else(late)
     }
 

@@ -10,11 +10,11 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// When lines of one cause were last logged.
 #[derive(Clone, Default)]
-pub(super) struct Throttle(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct Throttle(Arc<Mutex<Option<Instant>>>);
 
 impl Throttle {
     /// Whether a line may be logged now. If so, it counts as logged.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let (now, mut last) = (runtime::now(), self.0.lock());
         let due = last.is_none_or(|last| now - last >= LOG_INTERVAL);
         if due {

@@ -47,7 +47,7 @@ async fn of_five_one_survivor_goes_on_and_a_second_one_is_another_cluster() {
 
     // The other survivor comes back as it was: it neither leads nor disturbs.
     cluster.start(2).await;
-    cluster.until_asked(1, "PreVote", 2).await;
+    cluster.until_asked(1, "PRE_VOTE", 2).await;
     assert_ne!(cluster.replica(2).status().role, Role::Leader);
     assert_eq!(value(cluster.replica(2), "alone").await, None, "it takes nothing");
     write(cluster.replica(1), put("undisturbed", "2")).await;
@@ -58,7 +58,7 @@ async fn of_five_one_survivor_goes_on_and_a_second_one_is_another_cluster() {
     cluster.start(2).await;
     until_leads(&cluster, 2).await;
     write(cluster.replica(2), put("other", "3")).await;
-    cluster.until_asked(1, "Hello", 3).await;
+    cluster.until_asked(1, "HELLO", 3).await;
     for slot in [1, 2] {
         let status = cluster.replica(slot).status();
         assert_eq!((status.role, status.members.len()), (Role::Leader, 1));

@@ -203,7 +203,7 @@ async fn a_live_member_is_replaced_only_when_an_operator_says_so() {
     cluster.start(4).await;
     let (old, new) = (NodeId::new(3, 103), NodeId::new(3, 777));
     let leader = cluster.replica(1).leader().unwrap().0.slot();
-    cluster.until_asked(leader, "Join", 5).await;
+    cluster.until_asked(leader, "JOIN", 5).await;
     assert!(cluster.replica(leader).status().members.iter().all(|member| member.id != new));
     // It leads, and a member hears nobody who claims its own slot.
     move_leader(&cluster, 3).await;

@@ -11,14 +11,16 @@ use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_engine::{Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
-use cairn_tls::Tls;
+use cairn_tls::{Remote, Tls};
 use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
 
 pub(in crate::compose) type Listener = SocketAddr;
 
@@ -119,10 +121,15 @@ pub(in crate::compose) async fn serve_peers(
     replica: Replica,
     _handshaker: Arc<Handshaker>,
 ) {
-    log_end(
-        "the other members",
-        server().add_service(replica.peer_service()).serve(listener).await,
-    );
+    let listener = match TcpListener::bind(listener).await {
+        Ok(listener) => listener,
+        Err(error) => return warn!(%error, "the other members are not served"),
+    };
+    let connections = futures::stream::unfold(listener, |listener| async {
+        let (stream, address) = listener.accept().await.ok()?;
+        Some(((stream, Remote { certificate: None, address: Some(address) }), listener))
+    });
+    replica.peer_service().serve(connections).await;
 }
 
 pub(in crate::compose) fn serve_watchers(

@@ -40,7 +40,8 @@ impl Stranger {
         Stranger(Arc::new(config))
     }
 
-    async fn connect(self, address: String) -> io::Result<TlsStream<TcpStream>> {
+    /// The raw connection.
+    pub async fn connect(self, address: String) -> io::Result<TlsStream<TcpStream>> {
         let socket = TcpStream::connect(address).await?;
         let host = ServerName::try_from("localhost").expect("a name");
         TlsConnector::from(self.0).connect(host, socket).await

@@ -3,14 +3,13 @@
 use crate::support::stranger::Stranger;
 use crate::support::{Cluster, value_of};
 use cairn_client::NodeStatus;
-use cairn_raft::peer_proto::peer_client::PeerClient;
 use cairn_raft::peer_proto::{
     AppendRequest, Entry, Envelope, FetchValueRequest, HelloRequest, JoinRequest, LogId,
     RecoverRequest, SnapshotChunkRequest, SnapshotFinishRequest, SnapshotMeta,
-    SnapshotOffsetRequest, TransferLeaderRequest, Vote, VoteRequest,
+    SnapshotOffsetRequest, TransferLeaderRequest, Vote, VoteRequest, forge,
 };
-use futures::stream;
-use tonic::transport::{Channel, Endpoint};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
 /// What must stay as it is.
 fn state(statuses: &[NodeStatus]) -> Vec<impl PartialEq + std::fmt::Debug + use<>> {
@@ -30,14 +29,25 @@ fn state(statuses: &[NodeStatus]) -> Vec<impl PartialEq + std::fmt::Debug + use<
     statuses.iter().map(one).collect()
 }
 
+/// Anything that carries bytes.
+trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Bytes for S {}
+
+/// Connects to an address as this stranger; without TLS if there is none.
+async fn connect(stranger: Option<&Stranger>, address: &str) -> std::io::Result<Box<dyn Bytes>> {
+    match stranger.cloned() {
+        None => Ok(Box::new(TcpStream::connect(address).await?)),
+        Some(stranger) => Ok(Box::new(stranger.connect(address.to_owned()).await?)),
+    }
+}
+
 /// Sends each kind of message once, and returns what it was answered.
 async fn send_each(
-    channel: Channel,
+    (stranger, address): (Option<&Stranger>, &str),
     sender: u64,
     receiver: u64,
     term: u64,
 ) -> Vec<(&'static str, Result<(), String>)> {
-    let client = || PeerClient::new(channel.clone());
     let envelope = Some(Envelope {
         cluster: "tested".into(),
         sender,
@@ -56,45 +66,43 @@ async fn send_each(
     let meta = Some(SnapshotMeta { last_log_id: far, ..Default::default() });
     let append = AppendRequest {
         envelope: envelope.clone(),
-        vote: leader,
+        VOTE: leader,
         entries: vec![Entry { term: term + 5, index: 0, meta: vec![0].into(), values: vec![] }],
         ..Default::default()
     };
     let mut answers = Vec::new();
     macro_rules! send {
         ($($name:ident: $request:expr),+ $(,)?) => {$(
-            let answer = client().$name($request).await;
-            answers.push((stringify!($name), answer.map(drop).map_err(|status| status.message().to_owned())));
+            let answer = match connect(stranger, address).await {
+                Ok(stream) => forge(stream, stringify!($name), &$request).await,
+                Err(error) => Err(error.to_string()),
+            };
+            answers.push((stringify!($name), answer));
         )+};
     }
     send! {
-        hello: HelloRequest {
+        HELLO: HelloRequest {
             envelope: envelope.clone(),
             receiver_slot: 1,
             ..Default::default()
         },
-        append_one: append.clone(),
+        APPEND_ONE: append.clone(),
+        APPEND: append,
         vote: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: true },
-        pre_vote: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: false },
-        snapshot_offset: SnapshotOffsetRequest { envelope: envelope.clone(), vote: leader, meta: meta.clone() },
-        snapshot_chunk: SnapshotChunkRequest { envelope: envelope.clone(), vote: leader, last_log_id: far, ..Default::default() },
-        snapshot_finish: SnapshotFinishRequest { envelope: envelope.clone(), vote: leader, meta, ..Default::default() },
-        transfer_leader: TransferLeaderRequest { envelope: envelope.clone(), from: leader, to: receiver, last_log_id: None },
-        recover: RecoverRequest { envelope: envelope.clone(), unsafe_recovery: true },
-        join: JoinRequest {
+        PRE_VOTE: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: false },
+        SNAPSHOT_OFFSET: SnapshotOffsetRequest { envelope: envelope.clone(), vote: leader, meta: meta.clone() },
+        SNAPSHOT_CHUNK: SnapshotChunkRequest { envelope: envelope.clone(), vote: leader, last_log_id: far, ..Default::default() },
+        SNAPSHOT_FINISH: SnapshotFinishRequest { envelope: envelope.clone(), vote: leader, meta, ..Default::default() },
+        TRANSFER_LEADER: TransferLeaderRequest { envelope: envelope.clone(), from: leader, to: receiver, last_log_id: None },
+        RECOVER: RecoverRequest { envelope: envelope.clone(), unsafe_recovery: true },
+        JOIN: JoinRequest {
             envelope: envelope.clone(),
             peer_address: "127.0.0.1:1".into(),
             client_address: "127.0.0.1:2".into(),
             active: true,
         },
-        fetch_value: FetchValueRequest { envelope, log_id: far, hash: vec![0; 16].into(), ..Default::default() },
+        FETCH_VALUE: FetchValueRequest { envelope, log_id: far, hash: vec![0; 16].into(), ..Default::default() },
     }
-    let streamed = async {
-        let mut answers = client().append(stream::iter([append])).await?.into_inner();
-        answers.message().await
-    };
-    let answer = streamed.await;
-    answers.push(("append", answer.map(drop).map_err(|status| status.message().to_owned())));
     answers
 }
 
@@ -115,14 +123,13 @@ async fn whoever_is_not_the_member_that_a_message_names_changes_nothing() {
         // In the name of slot 3 to the others, and of slot 1 to the third.
         let in_name_of = if node.slot == 3 { 1 } else { 3 };
         let sender = before.iter().find(|node| node.slot == in_name_of).expect("a member").node_id;
-        let plain =
-            Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
-        for (who, channel) in [
-            ("member 2", Stranger::new(Some(&second)).channel(&address)),
-            ("no certificate", Stranger::new(none).channel(&address)),
-            ("plain text", plain),
+        for (who, stranger) in [
+            ("member 2", Some(Stranger::new(Some(&second)))),
+            ("no certificate", Some(Stranger::new(none))),
+            ("plain text", None),
         ] {
-            let answers = send_each(channel, sender, node.node_id, node.term).await;
+            let to = (stranger.as_ref(), &*address);
+            let answers = send_each(to, sender, node.node_id, node.term).await;
             assert_eq!(answers.len(), 12);
             for (kind, answer) in answers {
                 let said = answer.expect_err(&format!("{who}: {kind}"));
@@ -150,10 +157,11 @@ async fn a_member_is_heard_under_its_own_certificate() {
     let own = cluster.statuses().await.remove(0);
     let ca = cluster.certificates.as_ref().expect("secured").ca();
     let address = value_of(cluster.config(0), "listen.peer");
-    let channel = Stranger::new(Some(&ca.issue("member/2"))).channel(&address);
+    let member = Stranger::new(Some(&ca.issue("member/2")));
     let sender = (2 << 48) + 9;
-    for (kind, answer) in send_each(channel, sender, own.node_id, own.term).await {
-        if kind == "hello" {
+    for (kind, answer) in send_each((Some(&member), &address), sender, own.node_id, own.term).await
+    {
+        if kind == "HELLO" {
             assert_eq!(answer, Ok(()));
         } else if let Err(said) = answer {
             assert!(!said.contains("certificate"), "{kind}: {said}");

@@ -5,8 +5,7 @@ use crate::support::stranger::Stranger;
 use crate::support::{Cluster, value_of};
 use cairn_client::proto::HelloRequest;
 use cairn_client::proto::kv_client::KvClient;
-use cairn_raft::peer_proto;
-use cairn_raft::peer_proto::peer_client::PeerClient;
+use cairn_raft::peer_proto::{HelloRequest, forge};
 use cairn_tls::issue::Validity;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,10 +29,10 @@ pub async fn greet_as_client(channel: Channel) -> Result<(), String> {
     greeted.map(drop).map_err(|status| told(&status))
 }
 
-async fn greet_as_member(channel: Channel) -> Result<(), String> {
-    let hello = peer_proto::HelloRequest { receiver_slot: 1, ..Default::default() };
-    let greeted = PeerClient::new(channel).hello(hello).await;
-    greeted.map(drop).map_err(|status| told(&status))
+async fn greet_as_member(stranger: &Stranger, address: &str) -> Result<(), String> {
+    let hello = HelloRequest { receiver_slot: 1, ..Default::default() };
+    let stream = stranger.clone().connect(address.to_owned()).await;
+    forge(stream.map_err(|error| format!("{error:?}"))?, "HELLO", &hello).await
 }
 
 #[tokio::test]
@@ -63,7 +62,7 @@ async fn everyone_else_is_refused_with_a_reason_on_both_sides() {
         let stranger = Stranger::new(own.as_ref());
         for (port, told) in [
             ("listen.client", greet_as_client(stranger.channel(&client)).await),
-            ("listen.peer", greet_as_member(stranger.channel(&peer)).await),
+            ("listen.peer", greet_as_member(&stranger, &peer).await),
         ] {
             let told = told.expect_err("it is refused");
             assert!(told.contains(there), "{port} {there}: {told}");
@@ -82,7 +81,7 @@ async fn everyone_else_is_refused_with_a_reason_on_both_sides() {
     assert_eq!(greet_as_client(tester.channel(&client)).await, Ok(()));
     let member = Stranger::new(Some(&ca.issue("member/2")));
     assert_eq!(greet_as_client(member.channel(&client)).await, Ok(()));
-    let told = greet_as_member(member.channel(&peer)).await.expect_err("no envelope");
+    let told = greet_as_member(&member, &peer).await.expect_err("no envelope");
     assert!(told.contains("names no sender"), "{told}");
 }
 
@@ -93,7 +92,7 @@ async fn a_clients_certificate_is_refused_on_the_peer_port() {
     let ca = cluster.certificates.as_ref().expect("secured").ca();
     let peer = value_of(cluster.config(0), "listen.peer");
     let reader = Stranger::new(Some(&ca.issue("client/reader")));
-    let told = greet_as_member(reader.channel(&peer)).await.expect_err("it is refused");
+    let told = greet_as_member(&reader, &peer).await.expect_err("it is refused");
     assert!(told.contains("CertificateUnknown"), "{told}");
     let line = "the other side's certificate is cairn://tested/client/reader, and only members may connect here";
     cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;

@@ -15,8 +15,7 @@ use real as chosen;
 use simulated as chosen;
 
 pub(crate) use chosen::{
-    Served, behind_network, duplicate_after, is_refused, note_flushed, on_its_way, piece_bytes,
-    range_bytes,
+    connect, duplicate_after, is_refused, note_flushed, on_network, piece_bytes, range_bytes,
 };
 
 /// What the simulation uses.

@@ -1,5 +1,7 @@
 //! Nothing is changed, and nobody looks.
 
+use cairn_tls::{Expected, Tls};
+use std::io;
 use std::time::Duration;
 
 /// No message is duplicated.
@@ -17,26 +19,31 @@ pub(crate) const fn range_bytes(usual: u64) -> u64 {
     usual
 }
 
+/// Connects to whoever listens at this address, and with certificates only to the member of this
+/// slot, or to any of the cluster.
+///
+/// # Errors
+/// The system's, or the refusal.
+pub(crate) async fn connect(
+    tls: Option<&Tls>,
+    slot: Option<u16>,
+    address: &str,
+) -> io::Result<cairn_tls::Stream> {
+    cairn_tls::connect(tls, slot.map_or(Expected::AnyMember, Expected::Slot), address).await
+}
+
 /// Whether nobody listens where a call to a member was sent.
 pub(crate) fn is_refused(_slot: u16, error: &tonic::Status) -> bool {
     let causes = std::iter::successors(std::error::Error::source(error), |one| one.source());
     causes
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Nothing observes it.
 pub(crate) const fn note_flushed(_slot: u16, _last: cairn_engine::LogId) {}
 
-/// The network encodes it.
-pub(crate) const fn on_its_way<M>(message: M) -> Option<M> {
-    Some(message)
+/// The network is what it is.
+pub(crate) const fn on_network<S>(stream: S) -> S {
+    stream
 }
-
-/// The real network needs no wrapper.
-pub(crate) const fn behind_network<S>(service: S) -> S {
-    service
-}
-
-/// The tonic service around the peer service.
-pub(crate) type Served<S> = crate::core::proto::peer_server::PeerServer<S>;

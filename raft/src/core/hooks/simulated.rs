@@ -1,13 +1,15 @@
 //! What a simulation changes and sees. The state belongs to the thread: a simulation runs on one.
 
 use super::wire;
-use crate::core::proto::{MAX_MESSAGE_BYTES, peer_server};
 use crate::core::runtime;
 use cairn_engine::LogId;
+use cairn_tls::Tls;
 use madsim::rand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 thread_local! {
     /// How many of a thousand messages between members are sent a second time.
@@ -96,15 +98,16 @@ pub fn forget_earlier_run() {
     wire::calls_reset();
 }
 
-/// Encodes and decodes a message of a stream; `None` if it is larger than the limit.
-pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
-    wire::encoded(&message, MAX_MESSAGE_BYTES).ok()
+/// Connects on the simulated network, which has no certificates.
+pub(crate) async fn connect(
+    _tls: Option<&Tls>,
+    _slot: Option<u16>,
+    address: &str,
+) -> io::Result<TcpStream> {
+    TcpStream::connect(address).await
 }
 
-pub(crate) const fn behind_network<S>(service: S) -> wire::OverWire<S> {
-    wire::OverWire(service)
+/// A connection of the simulated network, whose bytes arrive in pieces and which may be reset.
+pub(crate) fn on_network<S>(stream: S) -> wire::Uneven<S> {
+    wire::Uneven::new(stream)
 }
-
-/// The tonic service around the peer service.
-pub(crate) type Served<S> =
-    peer_server::PeerServer<wire::OverWire<S>, tonic::codegen::IdentityInterceptor>;

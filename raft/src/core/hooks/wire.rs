@@ -1,17 +1,19 @@
-//! What a real network does to messages and calls, for the simulation. madsim passes values, not
-//! bytes, and never drops a handler. This module adds both: it encodes messages and bounds their
-//! size, and it drops a handler when its caller has gone away.
+//! What a real network does to calls and connections, for the simulation. madsim passes the messages of
+//! clients as values, not bytes, never drops a handler, and passes on the bytes of a connection as
+//! they were written. This module encodes messages and bounds their size, drops a handler when its
+//! caller has gone away, cuts bytes into pieces, and resets connections.
 
-use crate::core::proto::peer_server::Peer;
-use crate::core::proto::{self, MAX_MESSAGE_BYTES};
 use futures::{Stream, StreamExt};
 use madsim::rand::Rng;
 use prost::Message;
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tonic::{Request, Response, Status, Streaming};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::{Response, Status};
 
 thread_local! {
     /// How many of a thousand calls have their connection reset.
@@ -89,47 +91,80 @@ pub fn stream_until_reset<T: Send + 'static>(
     }
 }
 
-/// A peer service behind a simulated network.
-pub struct OverWire<S>(pub(super) S);
+/// One in so many reads of a connection counts as a call that may have its connection reset.
+const READS_OF_A_CALL: u32 = 8;
 
-macro_rules! peer {
-    ($($name:ident: $request:ident => $response:ident,)+) => {
-        #[tonic::async_trait]
-        impl<S: Peer> Peer for OverWire<S> {
-            $(
-                async fn $name(&self, request: Request<proto::$request>) -> Answered<proto::$response> {
-                    let message = encoded(request.get_ref(), MAX_MESSAGE_BYTES)?;
-                    let answer = until_reset(self.0.$name(request.map(|_| message))).await?;
-                    Ok(Response::new(encoded(answer.get_ref(), MAX_MESSAGE_BYTES)?))
-                }
-            )+
-
-            type AppendStream = Answers<proto::AppendResponse>;
-
-            async fn append(
-                &self,
-                request: Request<Streaming<proto::AppendRequest>>,
-            ) -> Answered<Self::AppendStream> {
-                let answers = self.0.append(request).await?.into_inner();
-                let answers =
-                    answers.map(|answer| answer.and_then(|message| encoded(&message, MAX_MESSAGE_BYTES)));
-                Ok(Response::new(stream_until_reset(answers)))
-            }
-        }
-    };
+/// A connection between members.
+pub struct Uneven<S> {
+    stream: S,
+    reset: Option<Pin<Box<madsim::time::Sleep>>>,
 }
 
-peer! {
-    hello: HelloRequest => HelloResponse,
-    append_one: AppendRequest => AppendResponse,
-    vote: VoteRequest => VoteResponse,
-    pre_vote: VoteRequest => VoteResponse,
-    snapshot_offset: SnapshotOffsetRequest => SnapshotOffsetResponse,
-    snapshot_chunk: SnapshotChunkRequest => SnapshotChunkResponse,
-    snapshot_finish: SnapshotFinishRequest => SnapshotFinishResponse,
-    transfer_leader: TransferLeaderRequest => TransferLeaderResponse,
-    recover: RecoverRequest => RecoverResponse,
-    join: JoinRequest => JoinResponse,
-    fetch_value: FetchValueRequest => FetchValueResponse,
-    safe_to_stop: SafeToStopRequest => SafeToStopResponse,
+impl<S> Uneven<S> {
+    pub(super) fn new(stream: S) -> Uneven<S> {
+        Uneven { stream, reset: None }
+    }
+
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(reset) = &mut self.reset else { return Ok(()) };
+        match reset.as_mut().poll(context) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(()) => {
+                RESET.set(RESET.get() + 1);
+                self.reset = None;
+                Err(io::Error::new(io::ErrorKind::ConnectionReset, "the connection was reset"))
+            }
+        }
+    }
+}
+
+/// How many of so many bytes are passed on: mostly all, else some that end anywhere, also within a
+/// header.
+fn piece(bytes: usize) -> usize {
+    let mut rng = madsim::rand::thread_rng();
+    match rng.gen_range(0..6) {
+        0 => rng.gen_range(1..=5_000).min(bytes),
+        1 => rng.gen_range(1..=40).min(bytes),
+        _ => bytes,
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Uneven<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(context)?;
+        let mut bytes = vec![0; piece(buffer.remaining())];
+        let mut read = ReadBuf::new(&mut bytes);
+        std::task::ready!(Pin::new(&mut this.stream).poll_read(context, &mut read))?;
+        buffer.put_slice(read.filled());
+        if this.reset.is_none() && madsim::rand::thread_rng().gen_range(0..READS_OF_A_CALL) == 0 {
+            this.reset = reset_after(1).map(|after| Box::pin(madsim::time::sleep(after)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Uneven<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check(context)?;
+        let bytes = bytes.get(..piece(bytes.len())).unwrap_or_default();
+        Pin::new(&mut this.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
 }

@@ -1,6 +1,6 @@
 //! A leader that no quorum answers.
 
-use super::members::{Members, leads};
+use super::members::{Members, accepted, bind, leads};
 use super::*;
 use crate::core::types::{AppendRequest as RaftAppend, RaftLogId};
 use crate::storage::state_machine::PinnedSnapshot;
@@ -11,8 +11,6 @@ use openraft::network::RPCOption;
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 type RaftVote = crate::core::types::Vote;
 
@@ -50,10 +48,9 @@ impl SendPolicy for Policy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_leader_asks_whether_a_follower_is_there_and_keeps_it_from_no_vote() {
     let (_folder, follower, service) = replica().await;
-    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let incoming = bind();
     let peer = incoming.local_addr().unwrap().to_string();
-    let server = Server::builder().add_service(follower.peer_service());
-    tokio::spawn(server.serve_with_incoming(incoming));
+    tokio::spawn(follower.peer_service().serve(accepted(incoming)));
     let folder = tempfile::tempdir().unwrap();
     let engine = engine_of(&folder, 2, |_| ()).await;
     let (own, policy) = (other(), Arc::new(Policy::default()));
@@ -77,8 +74,8 @@ async fn a_suspended_leader_asks_whether_a_follower_is_there_and_keeps_it_from_n
     };
     let option = || RPCOption::new(limit);
     let grants = async |term| {
-        let asked = service.pre_vote(Request::new(candidacy(term))).await;
-        asked.unwrap().into_inner().granted
+        let asked = service.pre_vote(Remote::default(), candidacy(term)).await;
+        asked.unwrap().granted
     };
 
     policy.suspended.store(true, Ordering::SeqCst);

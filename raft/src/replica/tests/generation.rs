@@ -28,7 +28,7 @@ async fn a_blank_node_takes_the_generation_of_a_formed_member_and_its_directory_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_has_voted_keeps_its_generation() {
     let (_folder, replica, service) = replica().await;
-    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.vote(Remote::default(), candidacy(1)).await.unwrap().granted);
     let identity = &replica.inner.member.identity;
     identity.adopt_generation(&told(7, false)).await;
     assert_eq!((identity.generation(), replica.engine().generation()), (0, 0));
@@ -44,7 +44,7 @@ async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_rec
         client_address: "127.0.0.1:8".into(),
         ..Default::default()
     };
-    let answer = service.hello(Request::new(hello.clone())).await.unwrap().into_inner();
+    let answer = service.hello(Remote::default(), hello.clone()).await.unwrap();
     let envelope = answer.envelope.as_ref().unwrap();
     assert_eq!((envelope.generation, envelope.sender), (0, replica.node_id().as_u64()));
     assert!(answer.uninitialized, "so that no blank node takes this one's generation");
@@ -53,7 +53,7 @@ async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_rec
     assert!(!identity.identities.is_newest(other(), epoch));
     assert_eq!(addresses.unknown(), Vec::<String>::new());
     service
-        .hello(Request::new(HelloRequest { envelope: of_generation(0), ..hello }))
+        .hello(Remote::default(), HelloRequest { envelope: of_generation(0), ..hello })
         .await
         .unwrap();
     assert!(identity.identities.is_newest(other(), epoch));
@@ -78,7 +78,7 @@ async fn what_a_sender_that_gave_up_has_sent_is_carried_out_before_a_generation_
     });
     is_busy.await.unwrap();
     let limit = Duration::from_millis(100);
-    let vote = runtime::timeout(limit, service.vote(Request::new(candidacy(1)))).await;
+    let vote = runtime::timeout(limit, service.vote(Remote::default(), candidacy(1))).await;
     assert!(vote.is_none(), "the sender gives up");
     let taking = tokio::spawn({
         let identity = identity.clone();
@@ -110,12 +110,12 @@ async fn while_a_message_is_carried_out_no_generation_is_taken_and_while_one_is_
         assert!(runtime::now() < until, "it does not wait for the message");
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let refused = service.vote(Request::new(candidacy(1))).await.unwrap_err();
+    let refused = service.vote(Remote::default(), candidacy(1)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     assert_eq!((identity.generation(), replica.engine().generation()), (0, 0));
     drop(carried_out);
     taking.await.unwrap();
     assert_eq!((identity.generation(), replica.engine().generation()), (7, 7));
-    let refused = service.vote(Request::new(candidacy(1))).await.unwrap_err();
+    let refused = service.vote(Remote::default(), candidacy(1)).await.unwrap_err();
     assert!(refused.message().contains("generation 00000007"), "{refused}");
 }

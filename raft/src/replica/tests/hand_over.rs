@@ -195,12 +195,12 @@ async fn a_drained_or_recovering_member_says_that_it_may_not_lead_and_takes_no_l
     let (_folder, replica, service) = replica().await;
     let may_lead = async || {
         let hello = HelloRequest { envelope: envelope(), receiver_slot: 1, ..Default::default() };
-        service.hello(Request::new(hello)).await.unwrap().into_inner().may_lead
+        service.hello(Remote::default(), hello).await.unwrap().may_lead
     };
     assert!(may_lead().await);
     replica.drain(Duration::from_secs(600)).await.unwrap();
     assert!(!may_lead().await && replica.inner.member.may(Act::Stand).is_err());
-    let refused = service.transfer_leader(Request::new(transfer())).await.unwrap_err();
+    let refused = service.transfer_leader(Remote::default(), transfer()).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("keeps this member from leading"), "{refused}");
     replica.drain(Duration::ZERO).await.unwrap();
@@ -217,7 +217,7 @@ async fn a_member_whose_disk_stalls_says_that_it_may_not_lead_and_takes_no_leade
         engine_to_hold(&folder, |options| options.io_timeout = Duration::from_secs(3)).await;
     let (replica, service) = of_two(engine).await;
     let hello = || HelloRequest { envelope: envelope(), receiver_slot: 1, ..Default::default() };
-    let answer = service.hello(Request::new(hello())).await.unwrap().into_inner();
+    let answer = service.hello(Remote::default(), hello()).await.unwrap();
     assert!(answer.may_lead);
     hold.begin();
     let vote = tokio::spawn({
@@ -227,9 +227,9 @@ async fn a_member_whose_disk_stalls_says_that_it_may_not_lead_and_takes_no_leade
     while !replica.engine().status().stalled {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let answer = service.hello(Request::new(hello())).await.unwrap().into_inner();
+    let answer = service.hello(Remote::default(), hello()).await.unwrap();
     assert!(!answer.may_lead && !answer.recovering);
-    let refused = service.transfer_leader(Request::new(transfer())).await.unwrap_err();
+    let refused = service.transfer_leader(Remote::default(), transfer()).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("of this member"), "it stalls, or has failed: {refused}");
     hold.end();

@@ -6,8 +6,6 @@ use openraft::ServerState;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 /// Three members of one cluster, in one process.
 pub(super) struct Members {
@@ -37,14 +35,13 @@ impl Members {
         count: u16,
         after: impl Fn(u16) -> u64,
     ) -> Members {
-        let bind = |_| TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let incoming: Vec<TcpIncoming> = (1..=count).map(bind).collect();
-        let peer = |one: &TcpIncoming| {
+        let incoming: Vec<TcpListener> = (1..=count).map(|_| bind()).collect();
+        let peer = |one: &TcpListener| {
             let address = one.local_addr().unwrap();
             bytes_per_second.map_or(address, |rate| slow_link(address, rate)).to_string()
         };
         let address =
-            |one: &TcpIncoming| MemberAddress { peer: peer(one), client: "client:1".into() };
+            |one: &TcpListener| MemberAddress { peer: peer(one), client: "client:1".into() };
         let addresses: BTreeMap<u16, MemberAddress> =
             (1..).zip(incoming.iter().map(address)).collect();
         let (mut replicas, mut folders) = (Vec::new(), Vec::new());
@@ -56,8 +53,7 @@ impl Members {
             config.maintenance_ms = 20;
             let engine = engine_of(&folder, slot, |_| ()).await;
             let replica = Replica::start(config, engine).await.unwrap();
-            let server = Server::builder().add_service(replica.peer_service());
-            tokio::spawn(server.serve_with_incoming(incoming));
+            tokio::spawn(replica.peer_service().serve(accepted(incoming)));
             replicas.push(replica);
             folders.push(folder);
         }
@@ -113,10 +109,8 @@ pub(super) fn leads(replica: &Replica) -> bool {
 
 /// Where connections are taken that carry so many bytes a second to this address.
 fn slow_link(to: SocketAddr, bytes_per_second: u64) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = bind();
     let address = listener.local_addr().unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let listener = TcpListener::from_std(listener).unwrap();
     tokio::spawn(async move {
         while let Ok((taken, _)) = listener.accept().await {
             tokio::spawn(carry(taken, to, bytes_per_second));
@@ -138,4 +132,20 @@ async fn carry(taken: TcpStream, to: SocketAddr, bytes_per_second: u64) -> std::
         into.write_all(&piece[..count]).await?;
         runtime::sleep(Duration::from_micros(count as u64 * 1_000_000 / bytes_per_second)).await;
     }
+}
+
+/// A port of this machine.
+pub(super) fn bind() -> TcpListener {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    TcpListener::from_std(listener).unwrap()
+}
+
+/// The connections to it.
+pub(super) fn accepted(listener: TcpListener) -> impl Stream<Item = (TcpStream, Remote)> {
+    futures::stream::unfold(listener, |listener| async {
+        let (stream, address) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Some(((stream, Remote { certificate: None, address: Some(address) }), listener))
+    })
 }

@@ -3,7 +3,6 @@
 use super::*;
 use crate::core::boot::Boot;
 use crate::core::config::ReplicaConfig;
-use crate::core::proto::peer_server::Peer;
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
@@ -11,9 +10,11 @@ use crate::core::version::VERSION;
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::{MemberState, Mode};
+use cairn_tls::Remote;
+use futures::Stream;
 use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
-use tonic::{Code, Request};
+use tonic::Code;
 
 mod changes;
 mod check_quorum;
@@ -83,9 +84,9 @@ fn candidacy(term: u64) -> VoteRequest {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_active_member_votes() {
     let (_folder, replica, service) = replica().await;
-    assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.pre_vote(Remote::default(), candidacy(1)).await.unwrap().granted);
     assert_eq!(replica.status().term, 0, "a pre-vote changes nothing");
-    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.vote(Remote::default(), candidacy(1)).await.unwrap().granted);
     assert!(replica.engine().vote(GROUP).is_some(), "a vote is stored before it is answered");
 }
 
@@ -97,15 +98,15 @@ async fn a_recovering_member_gives_no_vote_no_pre_vote_and_takes_no_leadership()
         assert_eq!(status.code(), Code::FailedPrecondition);
         assert!(status.message().contains("recovering"), "{}", status.message());
     };
-    refused(service.pre_vote(Request::new(candidacy(1))).await.unwrap_err());
-    refused(service.vote(Request::new(candidacy(1))).await.unwrap_err());
+    refused(service.pre_vote(Remote::default(), candidacy(1)).await.unwrap_err());
+    refused(service.vote(Remote::default(), candidacy(1)).await.unwrap_err());
     let transfer = TransferLeaderRequest {
         envelope: envelope(),
         from: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
         to: NodeId::new(1, 1).as_u64(),
         last_log_id: None,
     };
-    refused(service.transfer_leader(Request::new(transfer)).await.unwrap_err());
+    refused(service.transfer_leader(Remote::default(), transfer).await.unwrap_err());
     assert!(replica.engine().vote(GROUP).is_none(), "nothing was promised");
 }
 
@@ -133,18 +134,18 @@ async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
         .await
         .unwrap();
     assert!(
-        service.vote(Request::new(candidacy(1))).await.is_err(),
+        service.vote(Remote::default(), candidacy(1)).await.is_err(),
         "another boot epoch than the one in the grant"
     );
     replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
-    assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
-    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.pre_vote(Remote::default(), candidacy(1)).await.unwrap().granted);
+    assert!(service.vote(Remote::default(), candidacy(1)).await.unwrap().granted);
     expire(&replica.inner.member, unsafe_recovery());
-    assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
-    assert!(service.vote(Request::new(candidacy(2))).await.is_err());
+    assert!(service.pre_vote(Remote::default(), candidacy(2)).await.is_err());
+    assert!(service.vote(Remote::default(), candidacy(2)).await.is_err());
     replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
     assert!(
-        service.vote(Request::new(candidacy(2))).await.unwrap().into_inner().granted,
+        service.vote(Remote::default(), candidacy(2)).await.unwrap().granted,
         "the grant was given again"
     );
 }
@@ -171,7 +172,7 @@ async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
     replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
     assert!(is_unsafe(other(), 1), "whether this member's own vote was needed or not");
     assert!(!is_unsafe(NodeId::new(3, 3), 1), "another member leads");
-    service.vote(Request::new(candidacy(1))).await.unwrap();
+    service.vote(Remote::default(), candidacy(1)).await.unwrap();
     expire(member, unsafe_recovery());
     assert!(is_unsafe(other(), 1), "how it was elected does not change");
     assert!(!is_unsafe(other(), 2), "elected again, by others");
@@ -266,7 +267,7 @@ async fn a_recovering_member_takes_entries_only_from_the_leadership_that_agreed_
         ack_fast: false,
         matched: None,
     };
-    let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
+    let refused = service.append_one(Remote::default(), append.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let member = &replica.inner.member;
     let (leader, vote) = member.take_refused().unwrap();
@@ -275,15 +276,15 @@ async fn a_recovering_member_takes_entries_only_from_the_leadership_that_agreed_
     let mut later = append.clone();
     later.vote.as_mut().unwrap().term = 2;
     assert!(
-        service.append_one(Request::new(later)).await.is_err(),
+        service.append_one(Remote::default(), later).await.is_err(),
         "the leader of another term has not agreed to help"
     );
     assert!(member.take_refused().is_some_and(|(_, vote)| vote.leader_id.term == 2));
     let mut earlier = append.clone();
     earlier.vote.as_mut().unwrap().term = 0;
-    assert!(service.append_one(Request::new(earlier)).await.is_err());
+    assert!(service.append_one(Remote::default(), earlier).await.is_err());
     assert_eq!(member.take_refused(), None, "a late message of an earlier leader is ignored");
-    assert!(service.append_one(Request::new(append)).await.is_ok());
+    assert!(service.append_one(Remote::default(), append).await.is_ok());
     // The status is updated a moment later.
     while replica.status().term != 1 {
         tokio::task::yield_now().await;
@@ -299,16 +300,19 @@ async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
     let blank = |term, index| proto::Entry { term, index, meta: vec![0].into(), values: vec![] };
     let append = |term, previous: Option<(u64, u64)>, entries| {
         let id = |(term, index)| proto::LogId { term, index };
-        Request::new(AppendRequest {
+        AppendRequest {
             envelope: envelope(),
             vote: Some(Vote { term, node_id: other().as_u64(), committed: true }),
             previous: previous.map(id),
             committed: Some(proto::LogId { term, index: 1 }),
             entries,
             ..Default::default()
-        })
+        }
     };
-    service.append_one(append(2, None, vec![blank(2, 0), blank(2, 1)])).await.unwrap();
+    service
+        .append_one(Remote::default(), append(2, None, vec![blank(2, 0), blank(2, 1)]))
+        .await
+        .unwrap();
     while replica.status().applied.is_none_or(|applied| applied.index < 1) {
         tokio::task::yield_now().await;
     }
@@ -316,16 +320,20 @@ async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
         append(3, Some((2, 0)), vec![blank(3, 1), blank(3, 2)]),
         append(3, Some((3, 1)), vec![blank(3, 2)]),
     ] {
-        let refused = service.append_one(contradicting).await.unwrap_err();
+        let refused = service.append_one(Remote::default(), contradicting).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert!(refused.message().contains("cairn unsafe-recovery"), "{refused}");
     }
-    let answer = service.append_one(append(1, None, vec![blank(1, 0)])).await.unwrap().into_inner();
+    let answer =
+        service.append_one(Remote::default(), append(1, None, vec![blank(1, 0)])).await.unwrap();
     assert!(
         matches!(answer.kind, Some(proto::append_response::Kind::HigherVote(_))),
         "a deposed leader gets the higher vote"
     );
-    service.append_one(append(3, Some((2, 1)), vec![blank(3, 2)])).await.unwrap();
+    service
+        .append_one(Remote::default(), append(3, Some((2, 1)), vec![blank(3, 2)]))
+        .await
+        .unwrap();
     assert_eq!(replica.status().last_log, Some(LogId { term: 3, index: 2 }));
 }
 
@@ -334,33 +342,35 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
     let (_folder, replica, service) = replica().await;
     let append = |term, matched: Option<(u64, u64)>, entries: Vec<proto::Entry>| {
         let id = |(term, index)| proto::LogId { term, index };
-        Request::new(AppendRequest {
+        AppendRequest {
             envelope: envelope(),
             vote: Some(Vote { term, node_id: other().as_u64(), committed: true }),
             previous: None,
             entries,
             matched: matched.map(id),
             ..Default::default()
-        })
+        }
     };
     let blank = |index| proto::Entry { term: 2, index, meta: vec![0].into(), values: vec![] };
-    service.append_one(append(2, None, vec![blank(0), blank(1)])).await.unwrap();
-    service.append_one(append(2, Some((2, 1)), vec![])).await.unwrap();
-    service.append_one(append(1, Some((1, 5)), vec![])).await.unwrap();
+    service.append_one(Remote::default(), append(2, None, vec![blank(0), blank(1)])).await.unwrap();
+    service.append_one(Remote::default(), append(2, Some((2, 1)), vec![])).await.unwrap();
+    service.append_one(Remote::default(), append(1, Some((1, 5)), vec![])).await.unwrap();
     assert!(
         replica.holds_all(),
         "an ack to a leader of an earlier term says nothing about the present log"
     );
     replica.engine().purge(GROUP, LogId { term: 2, index: 0 }).await.unwrap();
-    service.append_one(append(2, Some((2, 0)), vec![])).await.expect("it purged that entry itself");
-    let refused = service.append_one(append(2, Some((2, 2)), vec![])).await.unwrap_err();
+    let purged = service.append_one(Remote::default(), append(2, Some((2, 0)), vec![])).await;
+    purged.expect("it purged that entry itself");
+    let refused =
+        service.append_one(Remote::default(), append(2, Some((2, 2)), vec![])).await.unwrap_err();
     assert!(refused.message().contains("2-2"), "{}", refused.message());
     assert!(!replica.holds_all());
-    assert!(service.vote(Request::new(candidacy(3))).await.is_err());
+    assert!(service.vote(Remote::default(), candidacy(3)).await.is_err());
     while replica.engine().member_state() != MemberState::Recovering {
         tokio::task::yield_now().await;
     }
-    assert!(service.append_one(append(2, Some((2, 2)), vec![])).await.is_err());
+    assert!(service.append_one(Remote::default(), append(2, Some((2, 2)), vec![])).await.is_err());
     assert_eq!(replica.inner.member.standing().helper(), None);
 }
 
@@ -369,14 +379,17 @@ async fn votes_and_appends_in_the_name_of_another_member_are_refused() {
     let (_folder, replica, service) = replica().await;
     let mut vote = candidacy(1);
     vote.vote = Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: false });
-    assert_eq!(service.vote(Request::new(vote)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(
+        service.vote(Remote::default(), vote).await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
     let append = AppendRequest {
         envelope: envelope(),
         vote: Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: true }),
         ..Default::default()
     };
     assert_eq!(
-        service.append_one(Request::new(append)).await.unwrap_err().code(),
+        service.append_one(Remote::default(), append).await.unwrap_err().code(),
         Code::InvalidArgument
     );
     assert_eq!(replica.status().term, 0);
@@ -388,7 +401,7 @@ async fn a_message_for_an_earlier_incarnation_is_refused() {
     let mut vote = candidacy(1);
     vote.envelope.as_mut().unwrap().receiver = NodeId::new(1, 77).as_u64();
     assert_eq!(
-        service.vote(Request::new(vote)).await.unwrap_err().code(),
+        service.vote(Remote::default(), vote).await.unwrap_err().code(),
         Code::FailedPrecondition
     );
     assert_eq!(replica.status().term, 0);
@@ -400,14 +413,20 @@ async fn hello_returns_the_identity_and_whether_the_member_is_uninitialized() {
     let hello = |slot| {
         let mut envelope = envelope();
         envelope.as_mut().unwrap().receiver = 0;
-        Request::new(HelloRequest { envelope, receiver_slot: slot, ..Default::default() })
+        HelloRequest { envelope, receiver_slot: slot, ..Default::default() }
     };
-    let answer = service.hello(hello(1)).await.unwrap().into_inner();
+    let answer = service.hello(Remote::default(), hello(1)).await.unwrap();
     assert_eq!(answer.envelope.unwrap().sender, NodeId::new(1, 1).as_u64());
     assert!(answer.uninitialized);
-    assert_eq!(service.hello(hello(2)).await.unwrap_err().code(), Code::FailedPrecondition);
-    service.vote(Request::new(candidacy(1))).await.unwrap();
-    assert!(!service.hello(hello(1)).await.unwrap().into_inner().uninitialized, "it has voted");
+    assert_eq!(
+        service.hello(Remote::default(), hello(2)).await.unwrap_err().code(),
+        Code::FailedPrecondition
+    );
+    service.vote(Remote::default(), candidacy(1)).await.unwrap();
+    assert!(
+        !service.hello(Remote::default(), hello(1)).await.unwrap().uninitialized,
+        "it has voted"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -439,7 +458,7 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
     assert!(matches!(write, Err(WriteError::Stopped(_))), "{write:?}");
     assert!(matches!(replica.read_barrier().await, Err(ReadError::Stopped(_))));
     assert_eq!(
-        service.vote(Request::new(candidacy(1))).await.unwrap_err().code(),
+        service.vote(Remote::default(), candidacy(1)).await.unwrap_err().code(),
         Code::Unavailable
     );
     assert_eq!(replica.status().role, crate::replica::status::Role::Stopped);
@@ -465,13 +484,13 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
             1,
         );
         let entry = proto::Entry { term: 1, index, meta: proposal.meta, values: proposal.values };
-        Request::new(AppendRequest {
+        AppendRequest {
             envelope: envelope(),
             vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
             previous: index.checked_sub(1).map(|index| proto::LogId { term: 1, index }),
             entries: vec![entry],
             ..Default::default()
-        })
+        }
     };
     let (busy, is_busy) = tokio::sync::oneshot::channel();
     let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
@@ -484,10 +503,11 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
         raft.with_raft_state(stall).await
     });
     is_busy.await.unwrap();
-    let mut abandoned = service.append_one(append(0, 60));
+    let mut abandoned = Box::pin(service.append_one(Remote::default(), append(0, 60)));
     assert!(futures::poll!(&mut abandoned).is_pending());
     drop(abandoned);
-    let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60)))
+    let std::task::Poll::Ready(refused) =
+        futures::poll!(Box::pin(service.append_one(Remote::default(), append(1, 60))))
     else {
         panic!("reserved capacity was reserved again");
     };
@@ -498,6 +518,9 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
         assert_ne!(replica.status().role, crate::replica::status::Role::Stopped);
         tokio::task::yield_now().await;
     }
-    assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its extents");
-    service.append_one(append(1, 25)).await.expect("the reservation has ended");
+    assert!(
+        service.append_one(Remote::default(), append(1, 60)).await.is_err(),
+        "the first one has its extents"
+    );
+    service.append_one(Remote::default(), append(1, 25)).await.expect("the reservation has ended");
 }

@@ -11,10 +11,10 @@ async fn a_term_that_elections_cannot_have_reached_is_refused_in_every_message()
     let (_folder, replica, service) = replica().await;
     let far = (1 << 32) + 2;
     assert!(
-        service.vote(Request::new(candidacy(far))).await.is_err(),
+        service.vote(Remote::default(), candidacy(far)).await.is_err(),
         "not even by one that never voted"
     );
-    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.vote(Remote::default(), candidacy(1)).await.unwrap().granted);
     for term in [far, (1 << 62) - 1, 1 << 62, u64::MAX] {
         let leads = || Some(Vote { term, node_id: other().as_u64(), committed: true });
         let snapshot = proto::SnapshotMeta {
@@ -46,20 +46,20 @@ async fn a_term_that_elections_cannot_have_reached_is_refused_in_every_message()
             last_log_id: None,
         };
         let refused = [
-            ("vote", service.vote(Request::new(candidacy(term))).await.err()),
-            ("pre-vote", service.pre_vote(Request::new(candidacy(term))).await.err()),
-            ("append", service.append_one(Request::new(append)).await.err()),
-            ("offset", service.snapshot_offset(Request::new(offset)).await.err()),
-            ("chunk", service.snapshot_chunk(Request::new(chunk)).await.err()),
-            ("finish", service.snapshot_finish(Request::new(finish)).await.err()),
-            ("transfer", service.transfer_leader(Request::new(transfer)).await.err()),
+            ("vote", service.vote(Remote::default(), candidacy(term)).await.err()),
+            ("pre-vote", service.pre_vote(Remote::default(), candidacy(term)).await.err()),
+            ("append", service.append_one(Remote::default(), append).await.err()),
+            ("offset", service.snapshot_offset(Remote::default(), offset).await.err()),
+            ("chunk", service.snapshot_chunk(Remote::default(), chunk).await.err()),
+            ("finish", service.snapshot_finish(Remote::default(), finish).await.err()),
+            ("transfer", service.transfer_leader(Remote::default(), transfer).await.err()),
         ];
         for (message, status) in refused {
             let status = status.unwrap_or_else(|| panic!("{message} of term {term}"));
             assert_eq!(status.code(), Code::InvalidArgument, "{message} of term {term}: {status}");
         }
     }
-    let answer = service.vote(Request::new(candidacy(2))).await.unwrap().into_inner();
+    let answer = service.vote(Remote::default(), candidacy(2)).await.unwrap();
     assert!(answer.granted, "the cluster continues: {answer:?}");
     assert_eq!(replica.engine().vote(GROUP).unwrap()[1..9], 2u64.to_le_bytes());
 }
@@ -69,19 +69,19 @@ async fn an_empty_member_takes_its_first_term_from_its_leader_and_later_ones_wit
     let (_folder, _replica, service) = replica().await;
     let append = |term| {
         let vote = Some(Vote { term, node_id: other().as_u64(), committed: true });
-        Request::new(AppendRequest { envelope: envelope(), vote, ..Default::default() })
+        AppendRequest { envelope: envelope(), vote, ..Default::default() }
     };
     let first = 1 << 40;
-    service.append_one(append(first)).await.unwrap();
-    service.append_one(append(first + (1 << 32))).await.unwrap();
-    assert!(service.append_one(append(first + (2 << 32) + 1)).await.is_err());
+    service.append_one(Remote::default(), append(first)).await.unwrap();
+    service.append_one(Remote::default(), append(first + (1 << 32))).await.unwrap();
+    assert!(service.append_one(Remote::default(), append(first + (2 << 32) + 1)).await.is_err());
 }
 
 /// Answers of followers and voters are checked like requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_with_a_term_that_elections_cannot_have_reached_is_refused() {
     let (_folder, replica, service) = replica().await;
-    service.vote(Request::new(candidacy(1))).await.unwrap();
+    service.vote(Remote::default(), candidacy(1)).await.unwrap();
     let identity = &replica.inner.member.identity;
     let vote = |term| {
         crate::transport::messages::vote_from_proto(

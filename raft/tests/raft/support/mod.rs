@@ -15,23 +15,20 @@ use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use cairn_launch::HeldPort;
 use cairn_raft::{
-    Command, Condition, GROUP, MemberAddress, NodeId, Operation, PeerServer, Replica,
-    ReplicaConfig, Role, Session, WriteError, WriteOutcome,
+    Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role,
+    Session, WriteError, WriteOutcome,
 };
+use cairn_tls::Remote;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Context, Poll, Service, http};
-use tonic::server::NamedService;
-use tonic::transport::server::TcpIncoming;
 
 pub const CLUSTER: &str = "test";
 const WAIT_LIMIT: Duration = Duration::from_secs(180);
@@ -68,38 +65,7 @@ pub struct Member {
 /// A running member. It has its own runtime, so that all of it can end at once.
 pub struct Running {
     pub replica: Replica,
-    received: Received,
     runtime: Runtime,
-}
-
-/// How many requests of each method a member was asked.
-type Received = Arc<Mutex<BTreeMap<String, u64>>>;
-
-/// The peer service, which counts its requests.
-#[derive(Clone)]
-struct Counted {
-    service: PeerServer,
-    received: Received,
-}
-
-impl NamedService for Counted {
-    const NAME: &'static str = PeerServer::NAME;
-}
-
-impl Service<http::Request<Body>> for Counted {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<http::Response<Body>, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Service::<http::Request<Body>>::poll_ready(&mut self.service, context)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-        *self.received.lock().unwrap().entry(method).or_default() += 1;
-        self.service.call(request)
-    }
 }
 
 impl Drop for Cluster {
@@ -182,18 +148,20 @@ impl Cluster {
         let (path, listen) = (member.folder.path().to_owned(), member.listen);
         let (cache, mode) = (self.log_cache_bytes, self.mode);
         let (sender, started) = tokio::sync::oneshot::channel();
-        let received = Received::default();
-        let counts = received.clone();
         runtime.spawn(async move {
             let replica =
                 Replica::start(config, open_with(&path, cache, mode).await).await.unwrap();
-            let service = Counted { service: replica.peer_service(), received: counts };
-            let server = tonic::transport::Server::builder().add_service(service);
-            let incoming = TcpIncoming::bind(listen).unwrap();
+            let listener = TcpListener::bind(listen).await.unwrap();
+            let connections = futures::stream::unfold(listener, |listener| async {
+                let (stream, address) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                Some(((stream, Remote { certificate: None, address: Some(address) }), listener))
+            });
+            let service = replica.peer_service();
             sender.send(replica).ok();
-            server.serve_with_incoming(incoming).await.unwrap();
+            service.serve(connections).await;
         });
-        member.running = Some(Running { replica: started.await.unwrap(), received, runtime });
+        member.running = Some(Running { replica: started.await.unwrap(), runtime });
     }
 
     /// Ends a member as a crash of its process would: connections break, nothing is closed. Returns
@@ -216,7 +184,10 @@ impl Cluster {
     /// Returns once the member was asked this method so many more times.
     pub async fn until_asked(&self, slot: u16, method: &str, times: u64) {
         let running = self.members[usize::from(slot) - 1].running.as_ref().unwrap();
-        let asked = || running.received.lock().unwrap().get(method).copied().unwrap_or(0);
+        let asked = || {
+            let service = running.replica.peer_service();
+            service.requests().find(|(name, _)| *name == method).unwrap().1
+        };
         let before = asked();
         until(method, || (asked() >= before + times).then_some(())).await;
     }

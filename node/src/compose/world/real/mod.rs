@@ -22,9 +22,9 @@ use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Growth, Identity, Inspection};
-use cairn_raft::Replica;
+use cairn_raft::{PeerService, Replica};
 use cairn_tls::Port;
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 pub(in crate::compose) use handshakes::Handshaker;
 use incoming::{ConnectionSlots, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
 use rand::RngExt;
@@ -51,9 +51,6 @@ const CLIENT_STREAMS: u32 = 32;
 /// the transport's memory, where no budget sees it.
 const CLIENT_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CLIENT_WINDOW_BYTES: u32 = 512 << 10;
-
-/// Calls of another member under way on one connection.
-const PEER_STREAMS: u32 = 128;
 
 /// Memory of a stream beside its headers: its state in the transport, its task and its buffers. The
 /// libraries' own services take larger buffers than ours.
@@ -114,10 +111,11 @@ fn incoming(
     listener: Listener,
     served: (&'static str, &'static str),
     slots: &ConnectionSlots,
+    first_bytes: usize,
     (handshaker, port): (&Handshaker, Port),
 ) -> Incoming {
     let (handshakes, most) = handshaker.of(port, slots.of(platform::descriptors()));
-    Incoming::new(listener, served, most, PREFACE_BYTES, HANDSHAKE_TIMEOUT).secured(handshakes)
+    Incoming::new(listener, served, most, first_bytes, HANDSHAKE_TIMEOUT).secured(handshakes)
 }
 
 /// Puts into each request who sends it.
@@ -173,7 +171,8 @@ pub(in crate::compose) async fn serve_clients(
     }
     let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
     let served = ("clients", "listen.client");
-    let incoming = incoming(listener, served, &slots, (&handshaker, Port::Clients));
+    let port = (&*handshaker, Port::Clients);
+    let incoming = incoming(listener, served, &slots, PREFACE_BYTES, port);
     let incoming = incoming.charged(budgets.clone()).stream();
     let stop = stopping.clone().map(|_| ());
     let ending = end_connections(stopping, under_way, budgets.reads, config.timing.shutdown);
@@ -206,12 +205,14 @@ pub(in crate::compose) async fn serve_peers(
     replica: Replica,
     handshaker: Arc<Handshaker>,
 ) {
-    let server = server().max_concurrent_streams(Some(PEER_STREAMS));
-    let mut server = server.layer(InterceptorLayer::new(introduce));
-    let router = server.add_service(replica.peer_service());
-    let served = ("the other members", "listen.peer");
-    let incoming = incoming(listener, served, &PEERS, (&handshaker, Port::Peers)).stream();
-    log_end("the other members", router.serve_with_incoming(incoming).await);
+    let (served, port) = (("the other members", "listen.peer"), (&*handshaker, Port::Peers));
+    let first_bytes = PeerService::FIRST_BYTES;
+    let connections = incoming(listener, served, &PEERS, first_bytes, port).stream();
+    let connections = connections.map(|Ok(connection)| {
+        let remote = connection.remote().clone();
+        (connection, remote)
+    });
+    replica.peer_service().serve(connections).await;
 }
 
 pub(in crate::compose) fn serve_watchers(

@@ -1,0 +1,334 @@
+//! The side that connects and calls.
+//!
+//! What holds here: a connection is made when it is first needed, and again after it ended; a call
+//! whose connection ends fails, since its request may have been received; answers to a call that
+//! nobody waits for are dropped.
+
+use super::frame::{Frame, Kind};
+use super::framed::Framed;
+use super::message::{Message, Method, Packed};
+use super::{PREFACE, methods};
+use crate::core::proto::{self, MAX_MESSAGE_BYTES};
+use crate::core::{hooks, runtime};
+use bytes::Bytes;
+use cairn_tls::Tls;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Code, Status};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// While so many bytes are not sent, no more requests are taken from append streams.
+const UNSENT_BYTES: usize = 4 << 20;
+
+/// A connection to one member. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Target>);
+
+struct Target {
+    tls: Option<Tls>,
+    /// Whose slot must answer; any member's if none.
+    slot: Option<u16>,
+    address: String,
+    /// The way to the connection, if there is one.
+    connection: Mutex<Option<mpsc::UnboundedSender<Ask>>>,
+}
+
+/// What a caller wants.
+enum Ask {
+    Call { method: u8, request: Packed, reply: oneshot::Sender<Result<Packed, Status>> },
+    Append(Appending),
+}
+
+/// The connection's end of an append stream.
+struct Appending {
+    /// The first request was sent.
+    begun: bool,
+    /// All were sent.
+    ended: bool,
+    requests: mpsc::Receiver<Packed>,
+    answers: mpsc::UnboundedSender<Result<proto::AppendResponse, Status>>,
+}
+
+/// The caller's end.
+pub(crate) struct AppendStream {
+    /// `None`: there are no more.
+    pub(crate) requests: Option<mpsc::Sender<Packed>>,
+    pub(crate) answers: mpsc::UnboundedReceiver<Result<proto::AppendResponse, Status>>,
+}
+
+impl Client {
+    /// # Errors
+    /// If this is not an address.
+    pub(crate) fn new(
+        tls: Option<&Tls>,
+        slot: Option<u16>,
+        address: &str,
+    ) -> Result<Client, String> {
+        let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+        match port {
+            Some((host, Ok(_))) if !host.is_empty() => {}
+            _ => return Err(format!("`{address}` is not an address: it must be HOST:PORT")),
+        }
+        let (tls, address) = (tls.cloned(), address.to_owned());
+        Ok(Client(Arc::new(Target { tls, slot, address, connection: Mutex::default() })))
+    }
+
+    /// Calls a method. May be cancelled; the request may be served nevertheless.
+    ///
+    /// # Errors
+    /// The member's refusal; `Unavailable` if the connection cannot be made, or ends.
+    pub(crate) async fn call<Q: Message, A: Message>(
+        &self,
+        method: Method<Q, A>,
+        request: Q,
+    ) -> Result<A, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Ask::Call { method: method.number(), request: Packed::of(request), reply });
+        let answer = answer.await.map_err(|_| Status::unavailable("the connection ended"))??;
+        answer.read().map_err(Status::from)
+    }
+
+    /// Opens an append stream of so many requests under way. It ends when its requests do, or when
+    /// its answers are dropped.
+    pub(crate) fn append(&self, window: usize) -> AppendStream {
+        let (sender, requests) = mpsc::channel(window);
+        let (answers, receiver) = mpsc::unbounded_channel();
+        self.ask(Ask::Append(Appending { begun: false, ended: false, requests, answers }));
+        AppendStream { requests: Some(sender), answers: receiver }
+    }
+
+    fn ask(&self, mut ask: Ask) {
+        let mut connection = self.0.connection.lock();
+        if let Some(open) = &*connection {
+            match open.send(ask) {
+                Ok(()) => return,
+                Err(closed) => ask = closed.0,
+            }
+        }
+        let (sender, asks) = mpsc::unbounded_channel();
+        // It cannot be closed: its receiver is here.
+        sender.send(ask).ok();
+        *connection = Some(sender);
+        runtime::spawn(run(Arc::clone(&self.0), asks));
+    }
+}
+
+/// Connects, and serves the callers until they or the connection end.
+async fn run(target: Arc<Target>, mut asks: mpsc::UnboundedReceiver<Ask>) {
+    let Target { tls, slot, address, .. } = &*target;
+    let connecting = hooks::connect(tls.as_ref(), *slot, address);
+    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no connection within a second"));
+    let connected = runtime::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(late);
+    let reason = match connected {
+        Ok(stream) => {
+            // The callers keep the connection, not the connection itself.
+            drop(target);
+            let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES);
+            framed.send_bytes(&PREFACE);
+            let mut connection = Connection::new(framed);
+            let end = poll_fn(|context| connection.poll(&mut asks, context)).await;
+            let reason = status_of(&end);
+            connection.fail(&reason);
+            reason
+        }
+        Err(error) => status_of(&error),
+    };
+    asks.close();
+    while let Ok(ask) = asks.try_recv() {
+        ask.fail(&reason);
+    }
+}
+
+/// `Unavailable`, with the error as its source.
+fn status_of(error: &io::Error) -> Status {
+    let copy = io::Error::new(error.kind(), error.to_string());
+    let mut status = Status::new(Code::Unavailable, error.to_string());
+    status.set_source(Arc::new(copy));
+    status
+}
+
+impl Ask {
+    fn fail(self, reason: &Status) {
+        match self {
+            Ask::Call { reply, .. } => drop(reply.send(Err(reason.clone()))),
+            Ask::Append(stream) => drop(stream.answers.send(Err(reason.clone()))),
+        }
+    }
+}
+
+struct Connection<S> {
+    framed: Framed<S>,
+    next_call: u32,
+    calls: BTreeMap<u32, oneshot::Sender<Result<Packed, Status>>>,
+    appends: BTreeMap<u32, Appending>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    fn new(framed: Framed<S>) -> Connection<S> {
+        Connection { framed, next_call: 1, calls: BTreeMap::new(), appends: BTreeMap::new() }
+    }
+
+    fn fail(self, reason: &Status) {
+        self.calls.into_values().for_each(|reply| drop(reply.send(Err(reason.clone()))));
+        let appends = self.appends.into_values();
+        appends.for_each(|stream| drop(stream.answers.send(Err(reason.clone()))));
+    }
+
+    /// Ready with the reason when the connection has ended.
+    fn poll(
+        &mut self,
+        asks: &mut mpsc::UnboundedReceiver<Ask>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Error> {
+        loop {
+            while let Poll::Ready(ask) = asks.poll_recv(context) {
+                match ask {
+                    Some(ask) => self.begin(ask),
+                    None if self.calls.is_empty() && self.appends.is_empty() => {
+                        return Poll::Ready(io::Error::other("nobody uses the connection"));
+                    }
+                    None => break,
+                }
+            }
+            let full = self.poll_requests(context);
+            let sent = self.framed.poll_send(context);
+            if let Poll::Ready(Err(error)) = sent {
+                return Poll::Ready(error);
+            }
+            match self.framed.poll_next(context) {
+                Poll::Ready(Ok(Some(frame))) => {
+                    if let Err(error) = self.answered(frame) {
+                        return Poll::Ready(error);
+                    }
+                }
+                Poll::Ready(Ok(None)) => {
+                    let reason = "the other side closed the connection";
+                    return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionReset, reason));
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(error),
+                // What was full has been sent meanwhile, so there may be requests.
+                Poll::Pending if full && sent.is_ready() => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn begin(&mut self, ask: Ask) {
+        let call = self.next_call;
+        self.next_call = self.next_call.wrapping_add(1);
+        match ask {
+            // A caller that has gone away.
+            Ask::Call { reply, .. } if reply.is_closed() => {}
+            Ask::Call { method, request, reply } => {
+                self.calls.insert(call, reply);
+                self.send(Kind::Call, method, call, request);
+            }
+            Ask::Append(stream) => {
+                self.appends.insert(call, stream);
+            }
+        }
+    }
+
+    fn send(&mut self, kind: Kind, code: u8, call: u32, packed: Packed) {
+        let Packed { message, values } = packed;
+        self.framed.send(Frame { kind, code, call, message, values });
+    }
+
+    /// Takes requests from the append streams. Returns whether enough is to be sent, so that there may be
+    /// more.
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> bool {
+        let framed = &mut self.framed;
+        let mut full = false;
+        self.appends.retain(|call, stream| {
+            // The caller has gone away, or has no more requests and waits for the last answers.
+            let mut ends = stream.answers.is_closed();
+            while !ends && !stream.ended {
+                if framed.unsent_bytes() >= UNSENT_BYTES {
+                    full = true;
+                    return true;
+                }
+                match stream.requests.poll_recv(context) {
+                    Poll::Pending => return true,
+                    Poll::Ready(None) => ends = true,
+                    Poll::Ready(Some(Packed { message, values })) => {
+                        let (kind, code) = match stream.begun {
+                            false => (Kind::Call, methods::APPEND.number()),
+                            true => (Kind::More, 0),
+                        };
+                        stream.begun = true;
+                        framed.send(Frame { kind, code, call: *call, message, values });
+                    }
+                }
+            }
+            if stream.begun && !stream.ended {
+                let (kind, code, message) = (Kind::End, 0, Bytes::new());
+                framed.send(Frame { kind, code, call: *call, message, values: Vec::new() });
+            }
+            stream.ended = true;
+            stream.begun && !stream.answers.is_closed()
+        });
+        full
+    }
+
+    fn answered(&mut self, frame: Frame) -> Result<(), io::Error> {
+        let Frame { kind, code, call, message, values } = frame;
+        let answer = match kind {
+            Kind::Answer => Ok(Packed { message, values }),
+            Kind::Refusal => {
+                let text = String::from_utf8_lossy(&message).into_owned();
+                Err(Status::new(Code::from_i32(code.into()), text))
+            }
+            Kind::End => Err(Status::unavailable("the other side ended the stream")),
+            Kind::Call | Kind::More => {
+                let reason = "the other side calls on a connection that it accepted";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+        };
+        if let Some(reply) = self.calls.remove(&call) {
+            // The caller may have gone away.
+            reply.send(answer).ok();
+        } else if let Some(stream) = self.appends.get(&call) {
+            let ends = answer.is_err();
+            let answer = answer.and_then(|answer| Ok(answer.read::<proto::AppendResponse>()?));
+            stream.answers.send(answer).ok();
+            if ends {
+                self.appends.remove(&call);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends one request of the method with this name, whoever the other side is, and returns its refusal.
+/// For tests that forge messages.
+///
+/// # Errors
+/// The refusal, or why there is no answer.
+pub async fn forge<S>(stream: S, method: &str, message: &impl prost::Message) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let known = methods::NAMES.iter().find(|(_, name)| *name == method);
+    let (code, _) = *known.ok_or("no such method")?;
+    let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES);
+    framed.send_bytes(&PREFACE);
+    let (message, values) = (message.encode_to_vec().into(), Vec::new());
+    framed.send(Frame { kind: Kind::Call, code, call: 1, message, values });
+    let answered = poll_fn(|context| match framed.poll_send(context) {
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        _ => framed.poll_next(context),
+    });
+    match answered.await {
+        Ok(Some(Frame { kind: Kind::Answer, .. })) => Ok(()),
+        Ok(Some(Frame { message, .. })) => Err(String::from_utf8_lossy(&message).into_owned()),
+        Ok(None) => Err("the connection was closed".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}

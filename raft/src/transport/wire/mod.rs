@@ -1,0 +1,27 @@
+//! The bytes between members: calls and append streams as frames on one connection.
+//!
+//! ```text
+//! client ──► framed ◄── server      the two ends of a connection
+//!              │
+//!            frame                  a header, a message without its values, the values
+//! ```
+//!
+//! A connection begins with [`PREFACE`]. Then both sides send frames. The side that connected makes
+//! calls, each with a number of its own; the other side answers each with a message or a refusal. An
+//! append stream is a call with many requests, whose answers come in their order.
+//!
+//! What holds here: a frame that is damaged, too long, or against the protocol ends the connection;
+//! what is received and not served yet, and what is answered and not sent yet, has a bound; nothing of a
+//! connection outlives it.
+
+pub(crate) mod client;
+mod frame;
+mod framed;
+mod message;
+pub(crate) mod server;
+
+pub(crate) use message::{Message, Method, Packed, methods};
+
+/// The first bytes of a connection: a name that no other protocol begins with, and the version of
+/// what follows.
+pub(crate) const PREFACE: [u8; 8] = *b"cairnpr\x02";

@@ -1,0 +1,262 @@
+//! The side that accepts and answers.
+//!
+//! What holds here: at most [`CALLS`] calls and [`STREAMS`] append streams of a connection are served at
+//! once, and while [`UNSENT_BYTES`] of answers are not taken or a request waits for its stream, nothing
+//! more is received. A call that is being served ends with its connection.
+
+use super::frame::{Frame, Kind};
+use super::framed::Framed;
+use super::message::{Message, Method, Packed};
+use super::{PREFACE, methods};
+use crate::core::hooks;
+use crate::core::proto::{self, MAX_MESSAGE_BYTES};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::task::AtomicWaker;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tonic::Status;
+
+/// Calls of a connection that are served at once.
+const CALLS: usize = 64;
+/// Append streams of a connection that are served at once: one, and those that are about to end.
+const STREAMS: usize = 8;
+/// Requests of an append stream that wait to be served.
+const WAITING: usize = 2;
+const UNSENT_BYTES: usize = 4 << 20;
+/// The longest reason of a refusal.
+const REASON_BYTES: usize = 4 << 10;
+
+pub(crate) type Served = BoxFuture<'static, Result<Packed, Status>>;
+pub(crate) type Answers = BoxStream<'static, Result<proto::AppendResponse, Status>>;
+pub(crate) type Requests = BoxStream<'static, Result<proto::AppendRequest, Status>>;
+
+/// What answers.
+pub(crate) trait Service: Send {
+    /// Serves a call of this method.
+    ///
+    /// # Errors
+    /// If there is no such method.
+    fn call(&self, method: u8, request: Packed) -> Result<Served, Status>;
+
+    /// Serves an append stream. Its answers end with it.
+    fn append(&self, requests: Requests) -> Answers;
+}
+
+/// A call that `serve` answers.
+pub(crate) fn served<Q: Message, A: Message, F>(
+    _method: Method<Q, A>,
+    request: Packed,
+    serve: impl FnOnce(Q) -> F,
+) -> Served
+where
+    F: Future<Output = Result<A, Status>> + Send + 'static,
+{
+    match request.read::<Q>() {
+        Err(malformed) => Box::pin(std::future::ready(Err(malformed.into()))),
+        Ok(request) => {
+            let answer = serve(request);
+            Box::pin(async move { Ok(Packed::of(answer.await?)) })
+        }
+    }
+}
+
+/// Serves a connection until it ends.
+///
+/// # Errors
+/// Why it ended, if the other side did not close it.
+pub(crate) async fn serve<S>(stream: S, service: impl Service) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let mut framed = Framed::new(hooks::on_network(stream), MAX_MESSAGE_BYTES);
+    let preface = poll_fn(|context| framed.poll_first(PREFACE.len(), context)).await?;
+    if preface != PREFACE[..] {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, stranger(&preface)));
+    }
+    let mut connection = Connection {
+        framed,
+        service,
+        calls: FuturesUnordered::new(),
+        streams: BTreeMap::new(),
+        stalled: None,
+    };
+    poll_fn(|context| connection.poll(context)).await
+}
+
+/// What is known of one that does not speak this protocol.
+fn stranger(preface: &[u8]) -> String {
+    if preface.starts_with(b"PRI * HT") {
+        return "it speaks gRPC: a client must use the address of `listen.client`, and a member of an earlier release \
+                must be upgraded"
+            .into();
+    }
+    match preface.split_last().zip(PREFACE.split_last()) {
+        Some(((version, name), (own, known))) if name == known => format!(
+            "it speaks version {version} of the members' protocol, and this member version {own}"
+        ),
+        _ => "it does not speak the members' protocol".into(),
+    }
+}
+
+struct Connection<S, T> {
+    framed: Framed<S>,
+    service: T,
+    calls: FuturesUnordered<BoxFuture<'static, (u32, Result<Packed, Status>)>>,
+    streams: BTreeMap<u32, Appends>,
+    /// A request whose append stream has no room for it.
+    stalled: Option<(u32, Packed)>,
+}
+
+/// An append stream that is being served.
+struct Appends {
+    /// `None`: the caller has no more requests.
+    requests: Option<mpsc::Sender<Packed>>,
+    /// Wakes the connection when the stream takes a request.
+    room: Arc<AtomicWaker>,
+    answers: Answers,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let full = self.poll_answers(context);
+            if self.framed.poll_send(context)?.is_ready() && full {
+                // There is room for more of the answers.
+                continue;
+            }
+            if let Some((call, request)) = self.stalled.take() {
+                self.append(call, request, context);
+            }
+            if self.is_full() {
+                return Poll::Pending;
+            }
+            match std::task::ready!(self.framed.poll_next(context))? {
+                Some(frame) => self.received(frame, context)?,
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Whether nothing more is received for now. What makes room wakes the connection.
+    fn is_full(&self) -> bool {
+        self.stalled.is_some()
+            || self.calls.len() >= CALLS
+            || self.framed.unsent_bytes() >= UNSENT_BYTES
+    }
+
+    /// Takes the answers that are there. Returns whether there may be more, for which there is no room.
+    fn poll_answers(&mut self, context: &mut Context<'_>) -> bool {
+        while let Poll::Ready(Some((call, answer))) = self.calls.poll_next_unpin(context) {
+            self.framed.send(frame_of(call, answer));
+        }
+        let (framed, mut full) = (&mut self.framed, false);
+        self.streams.retain(|call, stream| {
+            while framed.unsent_bytes() < UNSENT_BYTES {
+                match stream.answers.poll_next_unpin(context) {
+                    Poll::Pending => return true,
+                    Poll::Ready(None) => {
+                        framed.send(Frame { kind: Kind::End, ..empty(*call) });
+                        return false;
+                    }
+                    Poll::Ready(Some(answer)) => {
+                        let refused = answer.is_err();
+                        framed.send(frame_of(*call, answer.map(Packed::of)));
+                        if refused {
+                            return false;
+                        }
+                    }
+                }
+            }
+            full = true;
+            true
+        });
+        full
+    }
+
+    fn received(&mut self, frame: Frame, context: &mut Context<'_>) -> io::Result<()> {
+        let Frame { kind, code, call, message, values } = frame;
+        let request = Packed { message, values };
+        match kind {
+            Kind::Call if code == methods::APPEND.number() => self.begin(call, request, context),
+            Kind::More => self.append(call, request, context),
+            Kind::Call => match self.service.call(code, request) {
+                Ok(served) => self.calls.push(Box::pin(async move { (call, served.await) })),
+                Err(refusal) => self.framed.send(frame_of(call, Err(refusal))),
+            },
+            Kind::End => {
+                if let Some(stream) = self.streams.get_mut(&call) {
+                    stream.requests = None;
+                }
+            }
+            Kind::Answer | Kind::Refusal => {
+                let reason = "the other side answers on a connection that it made";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, call: u32, request: Packed, context: &mut Context<'_>) {
+        if self.streams.len() >= STREAMS || self.streams.contains_key(&call) {
+            let refusal = Status::resource_exhausted("too many append streams are open");
+            return self.framed.send(frame_of(call, Err(refusal)));
+        }
+        self.streams.insert(call, Appends::begin(&self.service));
+        self.append(call, request, context);
+    }
+
+    /// A request of an append stream. One that has ended takes no more; its last answer said why.
+    fn append(&mut self, call: u32, request: Packed, context: &mut Context<'_>) {
+        let Some(stream) = self.streams.get_mut(&call) else { return };
+        let Some(requests) = &stream.requests else { return };
+        let Err(TrySendError::Full(request)) = requests.try_send(request) else { return };
+        // Again, since it may have taken one before it was told whom to wake.
+        stream.room.register(context.waker());
+        if let Err(TrySendError::Full(request)) = requests.try_send(request) {
+            self.stalled = Some((call, request));
+        }
+    }
+}
+
+impl Appends {
+    fn begin(service: &impl Service) -> Appends {
+        let (sender, mut receiver) = mpsc::channel::<Packed>(WAITING);
+        let room = Arc::new(AtomicWaker::new());
+        let taken = Arc::clone(&room);
+        let requests = futures::stream::poll_fn(move |context| {
+            let request = receiver.poll_recv(context);
+            if request.is_ready() {
+                taken.wake();
+            }
+            request
+        });
+        let requests = requests.map(|request| Ok(request.read()?));
+        Appends { requests: Some(sender), room, answers: service.append(requests.boxed()) }
+    }
+}
+
+fn empty(call: u32) -> Frame {
+    let (message, values) = (Bytes::new(), Vec::new());
+    Frame { kind: Kind::Answer, code: 0, call, message, values }
+}
+
+fn frame_of(call: u32, answer: Result<Packed, Status>) -> Frame {
+    match answer {
+        Ok(Packed { message, values }) => Frame { message, values, ..empty(call) },
+        Err(refusal) => {
+            let reason = refusal.message();
+            let end = reason.floor_char_boundary(REASON_BYTES);
+            let message = Bytes::copy_from_slice(reason.get(..end).unwrap_or_default().as_bytes());
+            // There are seventeen codes.
+            Frame { kind: Kind::Refusal, code: refusal.code() as i32 as u8, message, ..empty(call) }
+        }
+    }
+}
