@@ -122,6 +122,10 @@ pub struct Put {
     pub value: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "3")]
     pub condition: ::core::option::Option<Condition>,
+    /// The CRC-32 of the value (IEEE 802.3, as in zlib), taken where the value was made. If it is there
+    /// and the value that arrives has another one, nothing is proposed (VALUE_DAMAGED).
+    #[prost(fixed32, optional, tag = "4")]
+    pub value_crc32: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Delete {
@@ -818,6 +822,9 @@ pub mod error_detail {
         /// FAILED_PRECONDITION. The request names another generation under the metadata key
         /// `cairn-generation`: eight hexadecimal digits of `HelloResponse.generation`. Nothing was done.
         OtherGeneration = 16,
+        /// DATA_LOSS. A value arrived damaged: it does not have the `value_crc32` of its Put. Nothing was
+        /// proposed; send it again.
+        ValueDamaged = 17,
     }
     impl Reason {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -843,6 +850,7 @@ pub mod error_detail {
                 Self::PermissionDenied => "PERMISSION_DENIED",
                 Self::Refused => "REFUSED",
                 Self::OtherGeneration => "OTHER_GENERATION",
+                Self::ValueDamaged => "VALUE_DAMAGED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -865,6 +873,7 @@ pub mod error_detail {
                 "PERMISSION_DENIED" => Some(Self::PermissionDenied),
                 "REFUSED" => Some(Self::Refused),
                 "OTHER_GENERATION" => Some(Self::OtherGeneration),
+                "VALUE_DAMAGED" => Some(Self::ValueDamaged),
                 _ => None,
             }
         }

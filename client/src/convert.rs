@@ -19,7 +19,8 @@ impl Condition {
 }
 
 pub(crate) fn put(key: Bytes, value: Bytes, condition: Condition) -> proto::Operation {
-    let put = proto::Put { key, value, condition: condition.into_proto() };
+    let value_crc32 = Some(crc32fast::hash(&value));
+    let put = proto::Put { key, value, condition: condition.into_proto(), value_crc32 };
     proto::Operation { kind: Some(proto::operation::Kind::Put(put)) }
 }
 

@@ -85,6 +85,8 @@ impl Failure {
             Reason::Refused => Failure::Refused(Error::Refused { message: why() }),
             // The next Hello there tells both generations.
             Reason::OtherGeneration => Failure::NotSent(why()),
+            // Another connection may damage nothing.
+            Reason::ValueDamaged => Failure::NotSent(why()),
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
                 Failure::Lost { why: why(), timed_out: false }
             }

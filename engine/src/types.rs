@@ -254,6 +254,49 @@ pub enum Promise {
     Synced,
 }
 
+/// A value and its hash, which is taken once: when the value arrives at its first member. Whoever
+/// receives the two, or reads them from a disk, hashes the bytes again and compares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    bytes: Bytes,
+    hash: u128,
+}
+
+impl<T: Into<Bytes>> From<T> for Value {
+    /// Takes the hash of these bytes.
+    fn from(bytes: T) -> Value {
+        let bytes = bytes.into();
+        Value { hash: hash(&bytes), bytes }
+    }
+}
+
+impl Value {
+    /// The value that had this hash where it came from; `None` if it is damaged since.
+    pub fn received(bytes: Bytes, hash: u128) -> Option<Value> {
+        Some(Value::from(bytes)).filter(|value| value.hash == hash)
+    }
+
+    /// A value of the engine's own, which was compared when it was read, or never left memory.
+    pub(crate) fn kept(bytes: Bytes, hash: u128) -> Value {
+        Value { bytes, hash }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// XXH3-128 of the bytes.
+    pub fn hash(&self) -> u128 {
+        self.hash
+    }
+
+    /// Its bytes and their hash.
+    pub fn into_parts(self) -> (Bytes, u128) {
+        (self.bytes, self.hash)
+    }
+}
+
 /// An entry to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
@@ -262,7 +305,18 @@ pub struct NewEntry {
     /// Bytes the engine keeps but does not read; at most 1 MiB.
     pub meta: Bytes,
     /// Values that [`Change::Put`] can link to keys.
-    pub values: Vec<Bytes>,
+    pub values: Vec<Value>,
+}
+
+impl NewEntry {
+    /// An entry of these values, which it hashes.
+    pub fn new(
+        id: LogId,
+        meta: impl Into<Bytes>,
+        values: impl IntoIterator<Item = Bytes>,
+    ) -> NewEntry {
+        NewEntry { id, meta: meta.into(), values: values.into_iter().map(Value::from).collect() }
+    }
 }
 
 /// An entry read back, with each value checked against its hash.

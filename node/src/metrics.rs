@@ -213,6 +213,7 @@ impl Collector for NodeGauges {
         out.counter("corrupt_values", "Values that did not match their hash", corrupt)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
+        out.peer_requests(&self.replica)?;
         let dropped = "Log lines lost because standard error did not take them in time";
         out.counter("log_dropped_lines", dropped, log::dropped())?;
         let suppressed = "Log lines left out because one place in the code logged too many";
@@ -291,6 +292,17 @@ impl Out<'_, '_> {
         for mode in [Mode::Device, Mode::Replicated, Mode::Sync] {
             let labels = [("mode", mode.name())];
             ConstGauge::new(u64::from(mode == now)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// By method.
+    fn peer_requests(&mut self, replica: &Replica) -> fmt::Result {
+        let (name, help) = ("peer_requests", "Requests of other members received, by method");
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (method, count) in replica.peer_service().requests() {
+            let labels = [("method", method.to_lowercase())];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

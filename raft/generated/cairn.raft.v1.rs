@@ -133,6 +133,9 @@ pub struct Entry {
     pub meta: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", repeated, tag = "4")]
     pub values: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// of each value its XXH3-128, little-endian
+    #[prost(bytes = "bytes", tag = "5")]
+    pub hashes: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AppendRequest {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::io::yield_once;
 use crate::state::{Done, Engine, Op, Queued, State, View};
-use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
+use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, Value, ValueRef};
 use crate::write::PreparedAppend;
 use bytes::Bytes;
 use std::ops::Range;
@@ -49,7 +49,7 @@ impl Engine {
             if last {
                 return Ok(());
             }
-            // The writer begins with these while the next are hashed.
+            // The writer begins with these meanwhile.
             yield_once().await;
         }
     }
@@ -143,6 +143,8 @@ impl Engine {
                 Some(values) => values.to_vec(),
                 None => read.by_ref().take(entry.values.len()).collect::<Result<Vec<_>>>()?,
             };
+            let values = values.into_iter().zip(&entry.values);
+            let values = values.map(|(bytes, at)| Value::kept(bytes, at.hash)).collect();
             entries.push(Entry { id: entry.id, meta: entry.meta.clone(), values });
         }
         Ok(entries)

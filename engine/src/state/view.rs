@@ -155,7 +155,7 @@ mod tests {
 
     async fn apply(engine: &Engine, index: u64, values: usize, changes: Vec<Change>) {
         let id = LogId { term: 1, index };
-        let entry = NewEntry { id, meta: Bytes::new(), values: vec![Bytes::new(); values] };
+        let entry = NewEntry::new(id, Bytes::new(), vec![Bytes::new(); values]);
         engine.append(GROUP, vec![entry], Promise::Mode, Box::new(|_| ())).await.unwrap();
         engine
             .apply(GROUP, vec![Transition { applied: id, changes }], Arc::new(Vec::new()))

@@ -1,5 +1,4 @@
-//! Preparing entries for the log: hashing outside the lock, allocating space and assigning journal
-//! order inside it.
+//! Preparing entries for the log: allocating space and assigning journal order under the lock.
 
 use crate::codec::{VARINT_BYTES_MAX, hash};
 use crate::error::{Error, Result};
@@ -8,7 +7,7 @@ use crate::journal::{MAX_INLINE_BODY, encode_body};
 use crate::layout::most_blocks;
 use crate::space::SpaceMap;
 use crate::state::{Engine, Op, Pending, State};
-use crate::types::{GroupId, LogId, NewEntry, ValueRef};
+use crate::types::{GroupId, LogId, NewEntry, Value, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ const BATCH_VALUE_BYTES: u64 = 1 << 20;
 /// The most bytes of a record beside meta and references.
 const RECORD_OVERHEAD: u64 = 48;
 
-/// An entry whose values are hashed.
+/// An entry whose size is checked.
 struct Prepared {
     id: LogId,
     meta: Bytes,
@@ -31,7 +30,7 @@ struct Prepared {
 impl Prepared {
     fn new(entry: NewEntry) -> Result<Prepared> {
         let NewEntry { id, meta, values } = entry;
-        let oversized = values.iter().any(|v| u32::try_from(v.len()).is_err());
+        let oversized = values.iter().any(|v| u32::try_from(v.bytes().len()).is_err());
         if meta.len() > MAX_META_BYTES || values.len() > usize::from(u16::MAX) || oversized {
             return Err(Error::Invalid(format!(
                 "entry {id} has {} bytes of meta and {} values: at most {MAX_META_BYTES} bytes, {} values of 4 GiB",
@@ -40,7 +39,7 @@ impl Prepared {
                 u16::MAX
             )));
         }
-        let hashes = values.iter().map(|v| hash(v)).collect();
+        let (values, hashes): (Vec<_>, _) = values.into_iter().map(Value::into_parts).unzip();
         // A slice of a larger buffer would keep all of it in memory while the log keeps the entry.
         Ok(Prepared { id, meta: Bytes::copy_from_slice(&meta), values: values.into(), hashes })
     }

@@ -28,7 +28,7 @@ fn values_of_every_length_are_read_back_before_and_after_a_restart() {
         disk.kill(Fate::Kept);
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         let found = engine.read_log(GROUP, 0..100, u64::MAX).await.unwrap();
-        let found: Vec<Bytes> = found.into_iter().map(|e| e.values[0].clone()).collect();
+        let found: Vec<Bytes> = found.into_iter().map(|e| e.values[0].bytes().clone()).collect();
         let expected: Vec<Bytes> =
             lengths.into_iter().enumerate().map(|(i, len)| filled(len, i as u64)).collect();
         assert_eq!(found, expected);
@@ -105,7 +105,7 @@ fn entries_that_were_appended_together_are_read_together() {
         let reads = disk.core.lock().unwrap().reads - before;
         let expected: Vec<Bytes> = (0..400).map(|i| filled(200 + i as usize % 7, i)).collect();
         assert_eq!(
-            found.into_iter().map(|entry| entry.values[0].clone()).collect::<Vec<_>>(),
+            found.into_iter().map(|entry| entry.values[0].bytes().clone()).collect::<Vec<_>>(),
             expected
         );
         assert!(reads <= 4, "{reads} reads for 400 entries in a row");

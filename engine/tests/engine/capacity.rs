@@ -35,9 +35,7 @@ fn what_the_check_before_a_write_admits_finds_space_in_any_free_blocks() {
         engine.purge(GROUP, id(index - 1)).await.unwrap();
         let deleted: Vec<u64> = (0..index).filter(|i| i % 2 == 0).collect();
         for i in &deleted {
-            append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }])
-                .await
-                .unwrap();
+            append(&engine, vec![NewEntry::new(id(index), Bytes::new(), [])]).await.unwrap();
             let changes = vec![Change::Delete { key: format!("k{i}").into() }];
             engine
                 .apply(GROUP, vec![Transition { applied: id(index), changes }], image(index))
@@ -59,7 +57,7 @@ fn what_the_check_before_a_write_admits_finds_space_in_any_free_blocks() {
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         assert_eq!(engine.values_of(GROUP, index).unwrap(), [at]);
         let entries = engine.read_log(GROUP, index..index + 1, u64::MAX).await.unwrap();
-        assert_eq!(entries[0].values, [long]);
+        assert_eq!(entries[0].values, [long.into()]);
     });
 }
 
@@ -84,7 +82,7 @@ fn a_checkpoint_that_fits_only_once_the_log_is_applied_again_waits_for_that() {
         }
         let wide = |index| {
             let meta = Bytes::from(vec![index as u8; 900]);
-            NewEntry { id: id(index), meta, values: vec![] }
+            NewEntry::new(id(index), meta, vec![])
         };
         let applied = |index| Transition { applied: id(index), changes: vec![] };
         let write = async |engine: &Engine, indexes: std::ops::Range<u64>| {
@@ -142,9 +140,7 @@ fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
         let (mut index, mut refused_to_clients) = (0, None);
         while engine.has_capacity(0, record).is_ok() {
             let meta = Bytes::from_static(b"meta");
-            append(&engine, vec![NewEntry { id: id(index), meta, values: values() }])
-                .await
-                .unwrap();
+            append(&engine, vec![NewEntry::new(id(index), meta, values())]).await.unwrap();
             if refused_to_clients.is_none() && engine.check_capacity(client).is_err() {
                 refused_to_clients = Some(index);
             }
@@ -191,9 +187,7 @@ fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
         let mut index = 0;
         while engine.check_capacity(need).is_ok() {
             let values = vec![Bytes::new(); 100];
-            append(&engine, vec![NewEntry { id: id(index), meta: meta.clone(), values }])
-                .await
-                .unwrap();
+            append(&engine, vec![NewEntry::new(id(index), meta.clone(), values)]).await.unwrap();
             let change = |(n, key): (usize, String)| Change::Put { key: key.into(), value: n };
             let changes = keys(index).enumerate().map(change).collect();
             engine
@@ -236,9 +230,7 @@ fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
         assert_eq!(value, filled(100_000, 3), "reads continue");
         for i in 0..index {
             let at = index + i;
-            append(&engine, vec![NewEntry { id: id(at), meta: Bytes::new(), values: vec![] }])
-                .await
-                .unwrap();
+            append(&engine, vec![NewEntry::new(id(at), Bytes::new(), vec![])]).await.unwrap();
             let key = Bytes::from(format!("k{i}"));
             let changes = vec![Change::Delete { key }];
             engine.apply(GROUP, vec![Transition { applied: id(at), changes }], image(at)).unwrap();
@@ -256,7 +248,7 @@ fn a_purge_of_many_entries_goes_in_steps_between_which_others_have_their_turn() 
         let (_, engine) = fresh(Mode::Replicated).await;
         let entries = (0..3000).map(|index| {
             let values = vec![Bytes::from_static(b"tiny")];
-            NewEntry { id: id(index), meta: Bytes::new(), values }
+            NewEntry::new(id(index), Bytes::new(), values)
         });
         append(&engine, entries.collect()).await.unwrap();
         let applied = (0..3000).map(|index| Transition { applied: id(index), changes: vec![] });

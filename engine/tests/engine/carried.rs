@@ -225,7 +225,7 @@ fn a_value_that_died_while_it_waited_is_not_put_over_another() {
         let (disk, engine) = patient().await;
         put_one(&engine, 0, "key", filled(9000, 0)).await.unwrap();
         let values = vec![filled(100, 1), filled(300, 1)];
-        append(&engine, vec![NewEntry { values, ..entry(1, Bytes::new()) }]).await.unwrap();
+        append(&engine, vec![NewEntry::new(id(1), "meta", values)]).await.unwrap();
         let died = engine.values_of(GROUP, 1).unwrap()[1].offset();
         engine.truncate_after(GROUP, Some(0)).await.unwrap();
         // What is installed shares no block with others.

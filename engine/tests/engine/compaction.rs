@@ -29,8 +29,8 @@ fn stays(number: &u64) -> bool {
 async fn filled_engine() -> (Disk, Engine) {
     let (disk, engine) = fresh(Mode::Sync).await;
     for (index, numbers) in [(0, 0..500), (1, 500..1000), (2, 1000..VALUES)] {
-        let values = numbers.clone().map(|number| filled(LEN, number)).collect();
-        let entry = NewEntry { id: id(index), meta: Bytes::new(), values };
+        let values = numbers.clone().map(|number| filled(LEN, number));
+        let entry = NewEntry::new(id(index), Bytes::new(), values);
         append(&engine, vec![entry]).await.unwrap();
         let first = numbers.start;
         let put = |n: u64| Change::Put { key: key(n).into(), value: (n - first) as usize };
@@ -46,7 +46,7 @@ async fn filled_engine() -> (Disk, Engine) {
 async fn delete_others(engine: &Engine) {
     let delete = |n: u64| Change::Delete { key: key(n).into() };
     let changes = (0..VALUES).filter(|n| !stays(n)).map(delete).collect();
-    append(engine, vec![NewEntry { id: id(3), meta: Bytes::new(), values: vec![] }]).await.unwrap();
+    append(engine, vec![NewEntry::new(id(3), Bytes::new(), vec![])]).await.unwrap();
     engine.apply(GROUP, vec![Transition { applied: id(3), changes }], image(3)).unwrap();
 }
 
@@ -193,8 +193,8 @@ fn what_the_log_alone_refers_to_does_not_move() {
         let (_, engine) = filled_engine().await;
         delete_others(&engine).await;
         // Each block of these keeps values that only the log refers to.
-        let values = (0..500).map(|number| filled(LEN, number)).collect();
-        append(&engine, vec![NewEntry { id: id(4), meta: Bytes::new(), values }]).await.unwrap();
+        let values = (0..500).map(|number| filled(LEN, number));
+        append(&engine, vec![NewEntry::new(id(4), Bytes::new(), values)]).await.unwrap();
         let put = |n: usize| Change::Put { key: format!("l{n}").into(), value: n };
         let changes = (0..500).step_by(5).map(put).collect();
         engine.apply(GROUP, vec![Transition { applied: id(4), changes }], image(4)).unwrap();

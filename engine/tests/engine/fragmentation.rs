@@ -110,7 +110,7 @@ impl Store {
 
     async fn delete(&mut self, keys: &[u64]) {
         let applied = id(self.next);
-        let without = NewEntry { id: applied, meta: Bytes::new(), values: vec![] };
+        let without = NewEntry::new(applied, Bytes::new(), vec![]);
         append(&self.engine, vec![without]).await.unwrap();
         let delete = |key: &u64| Change::Delete { key: key.to_string().into() };
         let step = Transition { applied, changes: keys.iter().map(delete).collect() };

@@ -44,7 +44,7 @@ async fn append(engine: &Engine, index: u64, meta: usize) {
 
 async fn append_value(engine: &Engine, index: u64, meta: usize, value: Bytes) {
     let (done, written) = oneshot::channel();
-    let entry = NewEntry { id: id(index), meta: vec![7; meta].into(), values: vec![value] };
+    let entry = NewEntry::new(id(index), vec![7; meta], vec![value]);
     engine
         .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
         .await
@@ -256,7 +256,7 @@ async fn neighbours() -> Disk {
     let engine = open(&disk, 1, false).await.unwrap();
     let (done, written) = oneshot::channel();
     let values: Vec<Bytes> = (0..8).map(value).collect();
-    let entry = NewEntry { id: id(0), meta: Bytes::new(), values };
+    let entry = NewEntry::new(id(0), Bytes::new(), values);
     engine
         .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
         .await
@@ -314,7 +314,7 @@ async fn beside_a_carried_value() -> (Disk, u64, Range<usize>) {
     let values = [vec![carried], vec![Bytes::from_static(&[9; 9000]), value(1)]];
     for (index, values) in values.into_iter().enumerate() {
         let (done, written) = oneshot::channel();
-        let entry = NewEntry { id: id(index as u64), meta: Bytes::new(), values };
+        let entry = NewEntry::new(id(index as u64), Bytes::new(), values);
         let done = Box::new(move |result| drop(done.send(result)));
         engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
         written.await.unwrap().unwrap();

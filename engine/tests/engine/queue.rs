@@ -32,7 +32,7 @@ async fn sync_often(engine: &Engine, times: usize) {
 }
 
 fn entry_of(index: u64, values: Vec<Bytes>) -> NewEntry {
-    NewEntry { id: id(index), meta: Bytes::new(), values }
+    NewEntry::new(id(index), Bytes::new(), values)
 }
 
 /// Six of these are two parts of the queue. The records of all of them fit into one block.

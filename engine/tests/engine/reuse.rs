@@ -13,7 +13,7 @@ const LARGE_BLOCKS: usize = 50;
 
 fn large(index: u64) -> NewEntry {
     let value = Bytes::from(vec![index as u8; LARGE_BLOCKS * BLOCK]);
-    NewEntry { id: id(index), meta: Bytes::new(), values: vec![value] }
+    NewEntry::new(id(index), Bytes::new(), vec![value])
 }
 
 fn put_large(index: u64) -> Transition {
@@ -247,9 +247,8 @@ fn the_space_of_an_abandoned_write_stays_allocated_until_the_write_has_ended() {
         drop(installer);
         let taken = disk.stalled().unwrap();
         for index in 0..60 {
-            let NewEntry { values, .. } = large(index);
             let (done, written) = tokio::sync::oneshot::channel();
-            let entry = NewEntry { id: id(index), meta: Bytes::new(), values };
+            let entry = NewEntry { id: id(index), ..large(index) };
             let done = Box::new(move |result| drop(done.send(result)));
             if engine.append(GROUP, vec![entry], Promise::Mode, done).await.is_err() {
                 break;

@@ -63,11 +63,7 @@ async fn fill(engine: &Engine, len: usize) -> Error {
             let seed = index * BATCH + number;
             Bytes::from((0..len as u64).map(|at| (seed ^ (at * 7)) as u8).collect::<Vec<_>>())
         };
-        let entry = NewEntry {
-            id: id(index),
-            meta: Bytes::from(vec![0; BATCH as usize * 32]),
-            values: (0..BATCH).map(value).collect(),
-        };
+        let entry = NewEntry::new(id(index), vec![0; BATCH as usize * 32], (0..BATCH).map(value));
         append(engine, vec![entry]).await.unwrap();
         let change = |number: u64| Change::Put {
             key: format!("{:016}", index * BATCH + number).into(),

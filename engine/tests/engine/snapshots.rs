@@ -45,16 +45,9 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         let old = view.get(b"old3").unwrap();
         assert_eq!(view.read(&old).await.unwrap(), filled(500, 3));
         drop(view);
-        append(
-            &engine,
-            vec![NewEntry {
-                id: LogId { term: 3, index: 1001 },
-                meta: Bytes::new(),
-                values: vec![],
-            }],
-        )
-        .await
-        .unwrap();
+        append(&engine, vec![NewEntry::new(LogId { term: 3, index: 1001 }, Bytes::new(), [])])
+            .await
+            .unwrap();
         drop(engine);
         disk.reboot(Cache::Volatile, Fate::Random(1));
         let after = Options { boot: KernelBootId(2), ..options(Mode::Sync) };
@@ -270,9 +263,7 @@ fn a_snapshot_fits_into_fragmented_free_space() {
             put_one(&engine, 2 * i + 1, &format!("small{i}"), filled(100, i)).await.unwrap();
         }
         let index = 2 * pairs;
-        append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }])
-            .await
-            .unwrap();
+        append(&engine, vec![NewEntry::new(id(index), Bytes::new(), [])]).await.unwrap();
         let deleted =
             (0..pairs).map(|i| Change::Delete { key: Bytes::from(format!("large{i}")) }).collect();
         engine

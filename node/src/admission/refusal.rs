@@ -72,6 +72,11 @@ pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: 
     detail.into_status(Code::InvalidArgument, message)
 }
 
+/// The refusal of a value that a client's checksum does not fit.
+pub(crate) fn value_damaged(message: std::fmt::Arguments<'_>) -> Status {
+    detail(Reason::ValueDamaged).into_status(Code::DataLoss, message.to_string())
+}
+
 /// The refusal of a request that its caller may not make.
 pub(crate) fn denied(denied: Denied) -> Status {
     let (reason, code) = match denied {

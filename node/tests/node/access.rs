@@ -69,8 +69,11 @@ fn bearer(name: &str) -> String {
 }
 
 fn put(key: &str, value: &[u8]) -> proto::WriteRequest {
-    let put =
-        proto::Put { key: key.to_string().into(), value: value.to_vec().into(), condition: None };
+    let put = proto::Put {
+        key: key.to_string().into(),
+        value: value.to_vec().into(),
+        ..Default::default()
+    };
     proto::WriteRequest {
         operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }],
         ..Default::default()

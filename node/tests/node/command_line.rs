@@ -208,6 +208,7 @@ async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
     let metrics = crate::support::http_get(&http, "/metrics");
     for name in [
         "cairn_requests_total{",
+        "cairn_peer_requests_total{method=\"append\"}",
         "cairn_request_duration_seconds_bucket",
         "cairn_unsynced_bytes",
         "cairn_syncs_total",

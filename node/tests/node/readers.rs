@@ -164,7 +164,7 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     let peak = cluster.peak_memory(0);
     assert!(peak < idle + 60 * MIB, "{} MiB, idle {}", peak / MIB, idle / MIB);
 
-    let put = proto::Put { key: "k".into(), value: "v".into(), condition: None };
+    let put = proto::Put { key: "k".into(), value: "v".into(), ..Default::default() };
     let operations = vec![proto::Operation { kind: Some(operation::Kind::Put(put)) }];
     client
         .write(proto::WriteRequest { operations, ..Default::default() })

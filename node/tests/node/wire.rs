@@ -9,6 +9,10 @@ use cairn_client::proto::operation::Kind;
 use cairn_client::proto::{answer, call};
 use futures::StreamExt;
 use prost::Message;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -28,7 +32,7 @@ async fn channel(endpoint: &str) -> Channel {
 }
 
 fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
-    let put = proto::Put { key: key.to_string().into(), value: value.into(), condition: None };
+    let put = proto::Put { key: key.to_string().into(), value: value.into(), ..Default::default() };
     proto::WriteRequest {
         operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }],
         ..Default::default()
@@ -100,6 +104,70 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
         1
     );
     assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
+}
+
+/// Flips a bit of every run of this byte that passes, as often as it is told to.
+async fn flipping(listener: TcpListener, target: String, left: Arc<AtomicU64>) {
+    const MARK: u8 = 0xa5;
+    while let Ok((client, _)) = listener.accept().await {
+        let server = TcpStream::connect(&target).await.expect("the node listens");
+        let ((mut requests, mut to_client), (mut answers, mut to_server)) =
+            (client.into_split(), server.into_split());
+        tokio::spawn(async move { tokio::io::copy(&mut answers, &mut to_client).await });
+        let left = Arc::clone(&left);
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 16 << 10];
+            while let Ok(read @ 1..) = requests.read(&mut buffer).await {
+                let run = buffer[..read].windows(64).position(|run| run == [MARK; 64]);
+                let less = |left: u64| left.checked_sub(1);
+                if let Some(at) = run
+                    && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+                {
+                    buffer[at + 32] ^= 1;
+                }
+                if to_server.write_all(&buffer[..read]).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// The story: a bit of a value changed between the client and the log, and every member kept the wrong
+/// value as good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_damaged_on_its_way_is_refused_by_name_and_the_client_sends_it_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let relay = listener.local_addr().expect("an address").to_string();
+    let cluster = Cluster::start(1, "64MiB", &format!("advertise.client = {relay:?}")).await;
+    let left = Arc::new(AtomicU64::new(0));
+    tokio::spawn(flipping(listener, cluster.endpoints()[0].clone(), Arc::clone(&left)));
+
+    let mut stub = KvClient::new(channel(&relay).await);
+    let marked = |key: &str| {
+        let mut request = put(key, vec![0xa5; 3000]);
+        let value_crc32 = Some(crc32fast::hash(&[0xa5; 3000]));
+        for operation in &mut request.operations {
+            if let Some(Kind::Put(put)) = &mut operation.kind {
+                put.value_crc32 = value_crc32;
+            }
+        }
+        request
+    };
+    left.store(1, Ordering::SeqCst);
+    let refused = stub.write(marked("raw")).await.expect_err("damaged");
+    assert_eq!((refused.code(), detail(&refused).reason()), (Code::DataLoss, Reason::ValueDamaged));
+    assert!(refused.message().contains("key `raw`"), "{refused}");
+    let get = proto::GetRequest { key: "raw".into(), stale: false, version_only: false };
+    assert!(!stub.get(get).await.expect("served").into_inner().found, "nothing was stored");
+    stub.write(marked("raw")).await.expect("the same, undamaged");
+
+    let client = cairn_client::Options::new([relay]).connect().await.expect("a client");
+    left.store(2, Ordering::SeqCst);
+    client.put("library", vec![0xa5; 3000]).await.expect("sent again");
+    assert_eq!(left.load(Ordering::SeqCst), 0, "it was damaged twice");
+    let found = client.get("library").await.expect("served").expect("found");
+    assert!(found.value == vec![0xa5; 3000]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@
 
 pub use super::proto::OperationResult;
 use bytes::Bytes;
-use cairn_engine::LogId;
+use cairn_engine::{LogId, Value};
 
 /// The version of a key: the index of the entry that last put it.
 pub type Version = u64;
@@ -29,7 +29,8 @@ impl Command {
         self.operations
             .iter()
             .map(|operation| {
-                (operation.key().len() + operation.value().map_or(0, Bytes::len)) as u64
+                (operation.key().len() + operation.value().map_or(0, |value| value.bytes().len()))
+                    as u64
             })
             .sum()
     }
@@ -58,7 +59,7 @@ pub enum Operation {
         /// The key.
         key: Bytes,
         /// Its new value.
-        value: Bytes,
+        value: Value,
         /// What must hold before.
         condition: Condition,
     },
@@ -89,7 +90,7 @@ impl Operation {
     }
 
     /// The value of a put.
-    pub fn value(&self) -> Option<&Bytes> {
+    pub fn value(&self) -> Option<&Value> {
         match self {
             Operation::Put { value, .. } => Some(value),
             _ => None,

@@ -4,6 +4,7 @@ use super::command::WriteOutcome;
 use super::ids::{MemberAddress, NodeId};
 use super::runtime::Runtime;
 use bytes::Bytes;
+use cairn_engine::Value;
 use openraft::alias::{CommittedLeaderIdOf, LogIdOf};
 use openraft::entry::RaftEntry;
 use openraft::impls::leader_id_std;
@@ -64,7 +65,7 @@ pub(crate) struct Proposal {
     /// The puts' values, in order. Empty in an entry that was read only to be applied: the engine
     /// links the values that it holds. A receiver counts puts and values, so it does not accept
     /// such an entry as complete.
-    pub(crate) values: Vec<Bytes>,
+    pub(crate) values: Vec<Value>,
 }
 
 impl fmt::Debug for Proposal {
@@ -75,7 +76,7 @@ impl fmt::Debug for Proposal {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes: usize = self.values.iter().map(Bytes::len).sum();
+        let bytes: usize = self.values.iter().map(|value| value.bytes().len()).sum();
         write!(
             f,
             "{} bytes of meta, {} values of {bytes} bytes",

@@ -137,12 +137,15 @@ impl Drop for WriteReservation {
 
 #[cfg(test)]
 mod tests {
-    use crate::core::codec::{encode_command, encode_payload};
+    use crate::core::codec::encode_command;
     use crate::core::command::{Command, Condition, Operation};
-    use crate::core::proto::{self, AppendRequest, Vote};
+    use crate::core::proto::{AppendRequest, Vote};
+    use crate::core::types::{Entry, RaftLogId};
     use crate::replica::tests::{other, replica};
+    use crate::transport::messages;
     use bytes::Bytes;
     use openraft::EntryPayload;
+    use openraft::entry::RaftEntry;
     use tonic::Code;
 
     /// The story: a request's reservation ended when its stream was reset, while openraft still
@@ -155,18 +158,14 @@ mod tests {
         let value = Bytes::from(vec![1; 64 << 10]);
         let most_of_it = usize::try_from(free * 2 / 3).unwrap() / value.len();
         let key = Bytes::from_static(b"key");
-        let put = Operation::Put { key, value, condition: Condition::None };
+        let put = Operation::Put { key, value: value.into(), condition: Condition::None };
         let operations = vec![put; most_of_it];
         let command = encode_command(Command { synced: false, session: None, operations }, 1);
-        let (meta, values) = encode_payload(EntryPayload::Normal(command));
+        let entry = Entry::new(RaftLogId::new_term_index(1, 0), EntryPayload::Normal(command));
+        let entry = messages::entry_to_proto(entry);
         let append = || AppendRequest {
             vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
-            entries: vec![proto::Entry {
-                term: 1,
-                index: 0,
-                meta: meta.clone(),
-                values: values.clone(),
-            }],
+            entries: vec![entry.clone()],
             ..AppendRequest::default()
         };
         let first = service.append_request(other(), append()).unwrap();

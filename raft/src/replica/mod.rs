@@ -121,7 +121,7 @@ impl Replica {
             let leader = with_metrics(&self.inner.member.raft, leadership::leader);
             return Err(self.elsewhere(leader.filter(|(id, _)| *id != own), false).await);
         }
-        let lengths = || proposal.values.iter().map(|value| value.len() as u64);
+        let lengths = || proposal.values.iter().map(|value| value.bytes().len() as u64);
         let need = Need {
             bytes,
             puts: !proposal.values.is_empty(),

@@ -7,13 +7,13 @@
 //!
 //! [`InFlightAppends`] decides which answers openraft may see.
 
-use super::connection::{deliver_duplicate, transfer_time};
+use super::connection::deliver_duplicate;
 use super::link::Link;
 use super::messages;
 use super::peer::Snapshots;
 use super::terms::Sender;
 use super::wire::client::{AppendStream, Client};
-use super::wire::{Packed, methods};
+use super::wire::{Packed, methods, transfer_time};
 use crate::core::error::Malformed;
 use crate::core::proto::append_response::Kind;
 use crate::core::types::{AppendRequest, TypeConfig};

@@ -7,7 +7,7 @@
 //! requests a second time, late.
 
 use super::wire::client::Client;
-use super::wire::{Message, Method};
+use super::wire::{Message, Method, transfer_time};
 use crate::core::error::Malformed;
 use crate::core::types::TypeConfig;
 use crate::core::{hooks, runtime};
@@ -18,9 +18,6 @@ use tonic::{Code, Status};
 
 /// The time limit for an answer outside of openraft.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// A slower link between members is as good as none: a message has the time that this rate needs,
-/// beside what an answer may take.
-const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// Calls a method, and perhaps a second time, later.
 pub(super) async fn call<Q: Message + Clone, A: Message>(
@@ -45,12 +42,6 @@ pub(super) fn deliver_duplicate<Q: Message, A: Message>(
         runtime::sleep(later).await;
         drop(client.call(method, message).await);
     });
-}
-
-/// How long so many bytes may be on their way. The story: a value that took longer than an answer may
-/// take was sent from its beginning again and again, and nothing was committed behind it.
-pub(crate) fn transfer_time(bytes: u64) -> Duration {
-    Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_BYTES_PER_SECOND)
 }
 
 /// Calls a method of the member of `slot`, or of any, at `address`, with a time limit.

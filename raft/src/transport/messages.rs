@@ -11,8 +11,12 @@ use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::{AppendRequest, Entry, RaftLogId, SnapshotMeta, StoredMembership, Vote};
 use crate::core::{codec, proto};
+use cairn_engine::Value;
 use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
+
+/// Of one hash.
+const HASH_BYTES: usize = size_of::<u128>();
 
 /// The ack mode, with the term and number of its latest change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,11 +54,26 @@ pub(crate) fn vote_from_proto(
 pub(crate) fn entry_to_proto(entry: Entry) -> proto::Entry {
     let id = entry.log_id;
     let (meta, values) = codec::encode_payload(entry.payload);
-    proto::Entry { term: id.committed_leader_id().term, index: id.index(), meta, values }
+    let mut hashes = Vec::with_capacity(values.len() * HASH_BYTES);
+    let with_hash = |value: Value| {
+        let (bytes, hash) = value.into_parts();
+        hashes.extend_from_slice(&hash.to_le_bytes());
+        bytes
+    };
+    let values = values.into_iter().map(with_hash).collect();
+    let hashes = hashes.into();
+    proto::Entry { term: id.committed_leader_id().term, index: id.index(), meta, values, hashes }
 }
 
 fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Malformed> {
-    let payload = codec::validate(entry.meta, entry.values)?;
+    let (hashes, rest) = entry.hashes.as_chunks::<HASH_BYTES>();
+    if hashes.len() != entry.values.len() || !rest.is_empty() {
+        return Err(Malformed("not as many hashes as values"));
+    }
+    let hashed = entry.values.into_iter().zip(hashes);
+    let values = hashed.map(|(bytes, hash)| Value::received(bytes, u128::from_le_bytes(*hash)));
+    let values = values.collect::<Option<Vec<_>>>().ok_or(Malformed("a damaged value"))?;
+    let payload = codec::validate(entry.meta, values)?;
     Ok(Entry::new(RaftLogId::new_term_index(entry.term, entry.index), payload))
 }
 
@@ -154,7 +173,7 @@ mod tests {
     }
 
     fn blank(term: u64, index: u64) -> proto::Entry {
-        proto::Entry { term, index, meta: vec![0].into(), values: vec![] }
+        proto::Entry { term, index, meta: vec![0].into(), ..Default::default() }
     }
 
     fn from_other(message: proto::AppendRequest) -> Result<AppendRequest, Malformed> {
@@ -265,6 +284,26 @@ mod tests {
         assert_eq!(back.entries, request.entries);
     }
 
+    /// The story: a value was damaged in a buffer on its way to a follower, and the follower's own hash
+    /// sealed it as good.
+    #[test]
+    fn a_value_that_its_hash_does_not_fit_is_refused() {
+        let sent = append_with_a_command();
+        assert!(from_other(sent.clone()).is_ok());
+        let command = |change: &dyn Fn(&mut proto::Entry)| {
+            let mut message = sent.clone();
+            message.entries.iter_mut().filter(|entry| !entry.values.is_empty()).for_each(change);
+            from_other(message).map(drop)
+        };
+        let damaged = Err(Malformed("a damaged value"));
+        assert_eq!(command(&|entry| entry.values = vec!["w".into()]), damaged);
+        assert_eq!(command(&|entry| entry.hashes = vec![0; 16].into()), damaged);
+        let fewer = Err(Malformed("not as many hashes as values"));
+        for hashes in [0, 15, 17, 32] {
+            assert_eq!(command(&|entry| entry.hashes = vec![0; hashes].into()), fewer);
+        }
+    }
+
     fn append_with_a_command() -> proto::AppendRequest {
         let command = Command {
             synced: false,
@@ -277,7 +316,7 @@ mod tests {
         };
         let proposal = codec::encode_command(command, 1);
         let command =
-            proto::Entry { term: 5, index: 11, meta: proposal.meta, values: proposal.values };
+            entry_to_proto(Entry::new(RaftLogId::new_term_index(5, 11), Payload::Normal(proposal)));
         let committed = Some(proto::LogId { term: 3, index: 9 });
         let entries = vec![blank(3, 10), command];
         proto::AppendRequest { committed, ..request(Some((3, 9)), entries) }

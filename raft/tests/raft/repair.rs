@@ -1,5 +1,6 @@
 //! Damage at rest on the members of a real cluster: each member repairs it from the others.
 
+use crate::support::proxy::{MARK, Proxy};
 use crate::support::{Cluster, put, quick, until, value, write};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
@@ -7,6 +8,7 @@ use cairn_engine::{Error, Extent, ValueRef};
 use cairn_raft::{GROUP, Replica, ReplicaConfig, Role, ScrubStatus};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 const KEYS: usize = 120;
 
@@ -381,4 +383,33 @@ async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_purged() {
     let second = scrubbed(replica).await;
     assert_eq!((second.damaged, second.unrepairable), (1, 0), "nothing of it is left: {second:?}");
     assert_eq!(value(replica, &key(60)).await.unwrap(), "another");
+}
+
+/// The story: a bit of a value changed in a buffer between two members. The follower took the hash of
+/// what had arrived, and kept the wrong value as good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_damaged_on_its_way_to_a_member_is_refused_and_sent_again() {
+    let mut cluster = Cluster::new(3, usual).await;
+    let mut proxies = Vec::new();
+    for slot in 1..=3 {
+        let proxy = Proxy::to(cluster.members[usize::from(slot) - 1].listen).await;
+        cluster.addresses.get_mut(&slot).unwrap().peer = proxy.address.to_string();
+        proxies.push(proxy);
+    }
+    for slot in 1..=3 {
+        cluster.start(slot).await;
+    }
+    cluster.put("first", "1").await;
+    for number in 0..5 {
+        proxies.iter().for_each(|proxy| proxy.flips.store(2, Ordering::SeqCst));
+        let marked = Bytes::from(vec![MARK; 3000 + number]);
+        cluster.put(&key(number), marked.clone()).await;
+        cluster.converge().await;
+        let left: Vec<_> = proxies.iter().map(|proxy| proxy.flips.load(Ordering::SeqCst)).collect();
+        assert_eq!(left.iter().sum::<u64>(), 2, "each follower was sent damaged bytes twice");
+        for replica in cluster.replicas() {
+            let (_, found) = replica.get(key(number).as_bytes()).await.unwrap().unwrap();
+            assert!(found == marked, "member {}", replica.node_id());
+        }
+    }
 }

@@ -26,8 +26,7 @@ fn filled(len: usize, with: u64) -> Bytes {
 
 async fn append(engine: &Engine, index: u64, values: Vec<Bytes>) -> raced_engine::Result<()> {
     let (done, written) = oneshot::channel();
-    let entry =
-        NewEntry { id: id(index), meta: format!("the record of {index:06}").into(), values };
+    let entry = NewEntry::new(id(index), format!("the record of {index:06}"), values);
     engine
         .append(GROUP, vec![entry], Promise::Mode, Box::new(move |result| drop(done.send(result))))
         .await?;
@@ -129,7 +128,11 @@ fn a_log_read_concurrent_with_a_purge_finds_no_damage() {
         for _ in 0..10 {
             let first = engine.log_bounds(GROUP).purged.map_or(1, |purged| purged.index + 1);
             for entry in engine.read_log(GROUP, first..u64::MAX, u64::MAX).await.unwrap() {
-                assert!(entry.values[0] == filled(4096, entry.id.index), "entry {}", entry.id);
+                assert!(
+                    *entry.values[0].bytes() == filled(4096, entry.id.index),
+                    "entry {}",
+                    entry.id
+                );
             }
         }
         writer.await.unwrap();
@@ -243,7 +246,7 @@ fn nothing_is_acknowledged_ahead_of_its_sync_without_the_flag_in_any_order_of_th
                         }
                         sender.send(()).unwrap();
                     });
-                    let entry = NewEntry { id: id(index), meta, values: Vec::new() };
+                    let entry = NewEntry::new(id(index), meta, Vec::new());
                     engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
                     waiting.push(receiver);
                     if index % 2 == 0 {

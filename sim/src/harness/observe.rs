@@ -246,8 +246,8 @@ fn content(entry: &Entry) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&entry.meta);
     for value in &entry.values {
-        hash.update(&(value.len() as u64).to_le_bytes());
-        hash.update(value);
+        hash.update(&(value.bytes().len() as u64).to_le_bytes());
+        hash.update(value.bytes());
     }
     hash.digest128()
 }

@@ -190,7 +190,7 @@ async fn append(
                 Some(_) => Change::Put { key: key.clone(), value: 0 },
                 None => Change::Delete { key: key.clone() },
             };
-            new_entries.push(NewEntry { id, meta: key, values: Vec::from_iter(value) });
+            new_entries.push(NewEntry::new(id, key, Vec::from_iter(value)));
             entries.push((id, change, answer));
         }
         let written = written.clone();

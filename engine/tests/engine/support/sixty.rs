@@ -45,7 +45,7 @@ pub fn value(index: u64) -> Bytes {
 }
 
 pub fn entry(index: u64, meta: usize) -> NewEntry {
-    NewEntry { id: id(index), meta: vec![index as u8; meta].into(), values: vec![value(index)] }
+    NewEntry::new(id(index), vec![index as u8; meta], vec![value(index)])
 }
 
 pub fn transition(index: u64) -> Transition {

@@ -40,7 +40,7 @@ pub async fn append(engine: &Engine, entries: Vec<NewEntry>) -> cairn_engine::Re
 }
 
 pub fn entry(index: u64, value: Bytes) -> NewEntry {
-    NewEntry { id: id(index), meta: Bytes::from_static(b"meta"), values: vec![value] }
+    NewEntry::new(id(index), Bytes::from_static(b"meta"), vec![value])
 }
 
 pub fn put(index: u64, key: &str) -> Transition {

@@ -75,7 +75,7 @@ pub fn entry(id: LogId, random: &mut Random) -> NewEntry {
     let values: Vec<Bytes> = (0..count).map(&mut value).collect();
     let meta_len = if random.below(12) == 0 { 3000 } else { 8 };
     let meta = Bytes::from(vec![id.index as u8; meta_len]);
-    NewEntry { id, meta, values }
+    NewEntry::new(id, meta, values)
 }
 
 /// What applying an entry does: its values go under keys of a small set, and an entry without
@@ -95,7 +95,7 @@ pub fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     for change in transition(entry).changes {
         match change {
             Change::Put { key, value } => {
-                drop(keys.insert(key, (entry.id, entry.values[value].clone())))
+                drop(keys.insert(key, (entry.id, entry.values[value].bytes().clone())))
             }
             Change::Delete { key } => drop(keys.remove(&key)),
         }

@@ -1,12 +1,13 @@
 //! Converts a request to a [`Command`], or refuses it with the input and the limit.
 
-use super::refusal::over_limit;
+use super::refusal::{over_limit, value_damaged};
 use crate::config::{KEY_BYTES_MAX, Limits};
 use bytes::Bytes;
 use cairn_client::proto;
 use cairn_client::proto::condition::Kind as ConditionKind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operation::Kind as OperationKind;
+use cairn_engine::Value;
 use cairn_raft::{Command, Condition, Operation, Session};
 use tonic::Status;
 
@@ -72,11 +73,8 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
                 new_key(limits, &put.key)?;
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
-                Operation::Put {
-                    key: put.key,
-                    value: put.value,
-                    condition: condition(put.condition),
-                }
+                let value = intact(&put.key, put.value, put.value_crc32)?;
+                Operation::Put { key: put.key, value, condition: condition(put.condition) }
             }
             OperationKind::Delete(delete) => {
                 Operation::Delete { key: delete.key, condition: condition(delete.condition) }
@@ -119,6 +117,21 @@ fn value(limits: &Limits, key: &[u8], value: &[u8]) -> Result<(), Status> {
         value.len()
     );
     Err(over_limit(Reason::ValueTooLarge, message, limit, value.len()))
+}
+
+/// The value with its hash, if it has the checksum that its client took. The checksum is compared after
+/// the hash was taken: so the hash is that of what the client meant, whenever a bit changes.
+fn intact(key: &[u8], value: Bytes, sent: Option<u32>) -> Result<Value, Status> {
+    let value = Value::from(value);
+    let found = crc32fast::hash(value.bytes());
+    match sent {
+        Some(sent) if sent != found => Err(value_damaged(format_args!(
+            "the value of key `{}` was damaged on its way here: its CRC-32 is {found:08x}, and the request \
+                 says {sent:08x}. Nothing was written; send it again",
+            key.escape_ascii()
+        ))),
+        _ => Ok(value),
+    }
 }
 
 fn condition(condition: Option<proto::Condition>) -> Condition {

@@ -66,8 +66,13 @@ async fn send_each(
     let meta = Some(SnapshotMeta { last_log_id: far, ..Default::default() });
     let append = AppendRequest {
         envelope: envelope.clone(),
-        VOTE: leader,
-        entries: vec![Entry { term: term + 5, index: 0, meta: vec![0].into(), values: vec![] }],
+        vote: leader,
+        entries: vec![Entry {
+            term: term + 5,
+            index: 0,
+            meta: vec![0].into(),
+            ..Default::default()
+        }],
         ..Default::default()
     };
     let mut answers = Vec::new();
@@ -88,7 +93,7 @@ async fn send_each(
         },
         APPEND_ONE: append.clone(),
         APPEND: append,
-        vote: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: true },
+        VOTE: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: true },
         PRE_VOTE: VoteRequest { envelope: envelope.clone(), vote: candidate, last_log_id: far, leadership_transfer: false },
         SNAPSHOT_OFFSET: SnapshotOffsetRequest { envelope: envelope.clone(), vote: leader, meta: meta.clone() },
         SNAPSHOT_CHUNK: SnapshotChunkRequest { envelope: envelope.clone(), vote: leader, last_log_id: far, ..Default::default() },

@@ -5,7 +5,7 @@ use crate::support::stranger::Stranger;
 use crate::support::{Cluster, value_of};
 use cairn_client::proto::HelloRequest;
 use cairn_client::proto::kv_client::KvClient;
-use cairn_raft::peer_proto::{HelloRequest, forge};
+use cairn_raft::peer_proto::{self, forge};
 use cairn_tls::issue::Validity;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ pub async fn greet_as_client(channel: Channel) -> Result<(), String> {
 }
 
 async fn greet_as_member(stranger: &Stranger, address: &str) -> Result<(), String> {
-    let hello = HelloRequest { receiver_slot: 1, ..Default::default() };
+    let hello = peer_proto::HelloRequest { receiver_slot: 1, ..Default::default() };
     let stream = stranger.clone().connect(address.to_owned()).await;
     forge(stream.map_err(|error| format!("{error:?}"))?, "HELLO", &hello).await
 }

@@ -23,7 +23,7 @@ use super::types::{Membership, Payload, Proposal};
 use super::version::{Feature, RELEASE_BYTES_MAX, UNREADABLE_ENTRY};
 use super::{convert, proto};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use cairn_engine::{BootEpoch, Mode};
+use cairn_engine::{BootEpoch, Mode, Value};
 use prost::Message;
 
 /// The engine's limit on values in an entry.
@@ -335,7 +335,7 @@ fn parse_command<'m>(
 }
 
 /// An entry's payload as meta and values.
-pub(crate) fn encode_payload(payload: Payload) -> (Bytes, Vec<Bytes>) {
+pub(crate) fn encode_payload(payload: Payload) -> (Bytes, Vec<Value>) {
     match payload {
         Payload::Blank => (Bytes::from_static(&[BLANK]), Vec::new()),
         Payload::Normal(proposal) => (proposal.meta, proposal.values),
@@ -353,7 +353,7 @@ fn encode_membership(membership: &Membership) -> Bytes {
 
 /// An entry's payload from meta and values. Does not check a command: that is done when it is
 /// applied, or by [`validate`].
-pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+pub(crate) fn decode_payload(meta: Bytes, values: Vec<Value>) -> Result<Payload, Malformed> {
     match LogRecord::of_members(&meta)? {
         None => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
@@ -370,7 +370,7 @@ pub(crate) fn is_key(key: &[u8]) -> bool {
 
 /// As [`decode_payload`], and checks the command and counts its values: for entries from the
 /// network.
-pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+pub(crate) fn validate(meta: Bytes, values: Vec<Value>) -> Result<Payload, Malformed> {
     if meta.len() > MAX_META_BYTES {
         return Err(Malformed("an entry larger than the bound"));
     }

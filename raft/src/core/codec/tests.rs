@@ -29,7 +29,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         (key(), bytes(100), condition()).prop_map(|(key, value, condition)| Operation::Put {
             key,
-            value,
+            value: value.into(),
             condition
         }),
         (key(), condition()).prop_map(|(key, condition)| Operation::Delete { key, condition }),
@@ -103,14 +103,14 @@ fn a_command_has_these_bytes() {
     expected.extend([1 | (2 << 2), 2, b'k', b'k']);
     expected.extend([2 | (1 << 2), 0]);
     assert_eq!(proposal.meta, expected);
-    assert_eq!(proposal.values, [Bytes::from("v")]);
+    assert_eq!(proposal.values, ["v".into()]);
 }
 
 #[test]
 fn a_blank_entry_is_one_zero() {
     assert_eq!(encode_payload(Payload::Blank), (Bytes::from_static(&[0]), vec![]));
     assert_eq!(decode_payload(Bytes::from_static(&[0]), vec![]).unwrap(), Payload::Blank);
-    assert!(decode_payload(Bytes::from_static(&[0]), vec![Bytes::new()]).is_err());
+    assert!(decode_payload(Bytes::from_static(&[0]), vec!["".into()]).is_err());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn an_entry_with_a_key_or_with_values_that_no_engine_can_keep_is_refused() {
     let entry = |keys: Vec<Vec<u8>>| {
         let put = |key: Vec<u8>| Operation::Put {
             key: key.into(),
-            value: Bytes::new(),
+            value: Bytes::new().into(),
             condition: Condition::None,
         };
         let command = Command {
@@ -276,8 +276,8 @@ fn any_bytes_decode_to_an_entry_or_to_an_error() {
         let puts = |stored: &StoredCommand| {
             stored.operations.iter().filter(|operation| operation.kind == StoredKind::Put).count()
         };
-        let values = vec![Bytes::from_static(b"v"); stored.as_ref().map_or(0, puts)];
-        let one_more = [&values[..], &[Bytes::new()]].concat();
+        let values = vec![cairn_engine::Value::from("v"); stored.as_ref().map_or(0, puts)];
+        let one_more = [&values[..], &[Bytes::new().into()]].concat();
         assert!(validate(meta.clone(), one_more).is_err());
         let payload = cairn_fuzz::within(most, || validate(meta.clone(), values.clone()));
         let Ok(payload) = payload else { return };
@@ -317,7 +317,7 @@ proptest! {
     #[test]
     fn a_command_with_another_number_of_values_is_refused(command in command()) {
         let mut proposal = encode_command(command, 1);
-        proposal.values.push(Bytes::new());
+        proposal.values.push(Bytes::new().into());
         prop_assert!(validate(proposal.meta, proposal.values).is_err());
     }
 }

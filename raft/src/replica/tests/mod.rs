@@ -6,12 +6,14 @@ use crate::core::config::ReplicaConfig;
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
+use crate::core::types::{Entry, RaftLogId};
 use crate::core::version::VERSION;
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::{MemberState, Mode};
 use cairn_tls::Remote;
 use futures::Stream;
+use openraft::entry::RaftEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 use tonic::Code;
@@ -297,7 +299,8 @@ async fn a_recovering_member_takes_entries_only_from_the_leadership_that_agreed_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
     let (_folder, replica, service) = replica().await;
-    let blank = |term, index| proto::Entry { term, index, meta: vec![0].into(), values: vec![] };
+    let blank =
+        |term, index| proto::Entry { term, index, meta: vec![0].into(), ..Default::default() };
     let append = |term, previous: Option<(u64, u64)>, entries| {
         let id = |(term, index)| proto::LogId { term, index };
         AppendRequest {
@@ -351,7 +354,7 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
             ..Default::default()
         }
     };
-    let blank = |index| proto::Entry { term: 2, index, meta: vec![0].into(), values: vec![] };
+    let blank = |index| proto::Entry { term: 2, index, meta: vec![0].into(), ..Default::default() };
     service.append_one(Remote::default(), append(2, None, vec![blank(0), blank(1)])).await.unwrap();
     service.append_one(Remote::default(), append(2, Some((2, 1)), vec![])).await.unwrap();
     service.append_one(Remote::default(), append(1, Some((1, 5)), vec![])).await.unwrap();
@@ -476,14 +479,16 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
         let value = bytes::Bytes::from(vec![7; (data_bytes * percent / 100) as usize]);
         let put = crate::core::command::Operation::Put {
             key: "k".into(),
-            value,
+            value: value.into(),
             condition: crate::core::command::Condition::None,
         };
         let proposal = codec::encode_command(
             Command { synced: false, session: None, operations: vec![put] },
             1,
         );
-        let entry = proto::Entry { term: 1, index, meta: proposal.meta, values: proposal.values };
+        let payload = openraft::EntryPayload::Normal(proposal);
+        let entry = Entry::new(RaftLogId::new_term_index(1, index), payload);
+        let entry = crate::transport::messages::entry_to_proto(entry);
         AppendRequest {
             envelope: envelope(),
             vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),

@@ -7,7 +7,7 @@ use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft
 use crate::core::{codec, runtime};
 use crate::storage::repair::Repairer;
 use bytes::Bytes;
-use cairn_engine::{Engine, Entry as Stored, LogId};
+use cairn_engine::{Engine, Entry as Stored, LogId, Value};
 use futures::Stream;
 use futures::future::ready;
 use openraft::entry::RaftEntry;
@@ -61,7 +61,9 @@ impl LogReader {
         }
         let mut bytes = 0u64;
         let too_many = self.ahead.iter().position(|entry| {
-            bytes += (entry.meta.len() + entry.values.iter().map(Bytes::len).sum::<usize>()) as u64;
+            bytes += (entry.meta.len()
+                + entry.values.iter().map(|value| value.bytes().len()).sum::<usize>())
+                as u64;
             entry.id.index >= range.end || bytes > APPEND_BYTES && entry.id.index > range.start
         });
         let entries: Vec<Stored> =
@@ -112,7 +114,7 @@ impl LogReader {
     }
 }
 
-fn entry(id: LogId, meta: Bytes, values: Vec<Bytes>) -> Result<Entry, io::Error> {
+fn entry(id: LogId, meta: Bytes, values: Vec<Value>) -> Result<Entry, io::Error> {
     let payload = codec::decode_payload(meta, values)
         .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
     Ok(Entry::new(raft_log_id(id), payload))
@@ -251,7 +253,7 @@ mod tests {
             session: None,
             operations: vec![crate::Operation::Put {
                 key: Bytes::from(format!("k{index}")),
-                value: Bytes::from(format!("{term}-{index}").repeat(100)),
+                value: format!("{term}-{index}").repeat(100).into(),
                 condition: crate::Condition::None,
             }],
         };
@@ -267,7 +269,7 @@ mod tests {
     async fn read(reader: &mut LogReader, range: Range<u64>) -> Vec<(u64, Bytes)> {
         let entries = reader.limited_get_log_entries(range.start, range.end).await.unwrap();
         let value = |entry: &Entry| match &entry.payload {
-            crate::core::types::Payload::Normal(proposal) => proposal.values[0].clone(),
+            crate::core::types::Payload::Normal(proposal) => proposal.values[0].bytes().clone(),
             _ => panic!("a command"),
         };
         entries.iter().map(|entry| (entry.log_id.index(), value(entry))).collect()
@@ -289,7 +291,7 @@ mod tests {
         while next <= 1000 {
             let found = read(&mut reader, next..(next + 70).min(1001)).await;
             let expected = (next..(next + 70).min(1001))
-                .map(|index| (index, command(1, index).values[0].clone()));
+                .map(|index| (index, command(1, index).values[0].bytes().clone()));
             assert!(found.iter().cloned().eq(expected), "from {next}");
             next += 70;
         }
@@ -308,8 +310,9 @@ mod tests {
         engine.truncate_after(GROUP, Some(20)).await.unwrap();
         append(&engine, (21..=100).map(|index| command(2, index)).collect()).await;
         let found = read(&mut reader, 11..31).await;
-        let expected = (11..31)
-            .map(|index| (index, command(1 + u64::from(index > 20), index).values[0].clone()));
+        let expected = (11..31).map(|index| {
+            (index, command(1 + u64::from(index > 20), index).values[0].bytes().clone())
+        });
         assert!(found.into_iter().eq(expected));
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! What holds here: a connection is made when it is first needed, and again after it ended; a call
 //! whose connection ends fails, since its request may have been received; answers to a call that
-//! nobody waits for are dropped.
+//! nobody waits for are dropped. A connection on which nothing is heard, not even an answer to a ping,
+//! ends: a network that drops everything says nothing, and TCP itself would try for minutes.
 
 use super::frame::{Frame, Kind};
-use super::framed::Framed;
+use super::framed::{Alarm, Framed};
 use super::message::{Message, Method, Packed};
-use super::{PREFACE, methods};
+use super::{PING, PREFACE, methods};
 use crate::core::proto::{self, MAX_MESSAGE_BYTES};
 use crate::core::{hooks, runtime};
 use bytes::Bytes;
@@ -24,6 +25,9 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// After so long without a byte the other side is asked for an answer, and after so long again without
+/// one, beside the time that the bytes on their way need, the connection ends.
+const SILENCE: Duration = Duration::from_millis(1_500);
 /// While so many bytes are not sent, no more requests are taken from append streams.
 const UNSENT_BYTES: usize = 4 << 20;
 
@@ -130,7 +134,7 @@ async fn run(target: Arc<Target>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         Ok(stream) => {
             // The callers keep the connection, not the connection itself.
             drop(target);
-            let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES);
+            let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES, false);
             framed.send_bytes(&PREFACE);
             let mut connection = Connection::new(framed);
             let end = poll_fn(|context| connection.poll(&mut asks, context)).await;
@@ -168,11 +172,21 @@ struct Connection<S> {
     next_call: u32,
     calls: BTreeMap<u32, oneshot::Sender<Result<Packed, Status>>>,
     appends: BTreeMap<u32, Appending>,
+    /// When a ping was sent last.
+    pinged: Option<runtime::Instant>,
+    alarm: Alarm,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn new(framed: Framed<S>) -> Connection<S> {
-        Connection { framed, next_call: 1, calls: BTreeMap::new(), appends: BTreeMap::new() }
+        Connection {
+            framed,
+            next_call: 1,
+            calls: BTreeMap::new(),
+            appends: BTreeMap::new(),
+            pinged: None,
+            alarm: Box::pin(runtime::sleep(SILENCE)),
+        }
     }
 
     fn fail(self, reason: &Status) {
@@ -188,6 +202,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         context: &mut Context<'_>,
     ) -> Poll<io::Error> {
         loop {
+            if self.is_silent(context) {
+                let reason = "the other side does not answer";
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, reason));
+            }
             while let Poll::Ready(ask) = asks.poll_recv(context) {
                 match ask {
                     Some(ask) => self.begin(ask),
@@ -220,9 +238,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Whether a ping was not answered in time. Sends one if nothing was heard for a while.
+    fn is_silent(&mut self, context: &mut Context<'_>) -> bool {
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let (now, heard) = (runtime::now(), self.framed.heard());
+            let silent = now - heard;
+            let pinged = self.pinged.is_some_and(|pinged| pinged > heard);
+            if pinged && silent >= SILENCE * 2 + self.framed.on_its_way() {
+                return true;
+            }
+            if !pinged && silent >= SILENCE {
+                self.pinged = Some(now);
+                let (kind, message) = (Kind::Call, Bytes::new());
+                self.framed.send(Frame { kind, code: PING, call: 0, message, values: Vec::new() });
+            }
+            self.alarm = Box::pin(runtime::sleep(SILENCE));
+        }
+        false
+    }
+
     fn begin(&mut self, ask: Ask) {
         let call = self.next_call;
-        self.next_call = self.next_call.wrapping_add(1);
+        // 0 is that of pings.
+        self.next_call = self.next_call.checked_add(1).unwrap_or(1);
         match ask {
             // A caller that has gone away.
             Ask::Call { reply, .. } if reply.is_closed() => {}
@@ -317,7 +355,7 @@ where
 {
     let known = methods::NAMES.iter().find(|(_, name)| *name == method);
     let (code, _) = *known.ok_or("no such method")?;
-    let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES);
+    let mut framed = Framed::new(stream, MAX_MESSAGE_BYTES, false);
     framed.send_bytes(&PREFACE);
     let (message, values) = (message.encode_to_vec().into(), Vec::new());
     framed.send(Frame { kind: Kind::Call, code, call: 1, message, values });
@@ -330,5 +368,57 @@ where
         Ok(Some(Frame { message, .. })) => Err(String::from_utf8_lossy(&message).into_owned()),
         Ok(None) => Err("the connection was closed".into()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::proto::HelloRequest;
+    use crate::transport::wire::server::{self, Answers, Requests, Served};
+    use futures::StreamExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Serves every call for ever.
+    struct Busy;
+
+    impl server::Service for Busy {
+        fn call(&self, _: u8, _: Packed) -> Result<Served, Status> {
+            Ok(Box::pin(std::future::pending()))
+        }
+
+        fn append(&self, requests: Requests) -> Answers {
+            requests.filter_map(|_| std::future::ready(None)).boxed()
+        }
+    }
+
+    /// A client with a call under way, and the other end of its connection.
+    async fn asked() -> (tokio::task::JoinHandle<Result<proto::HelloResponse, Status>>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let client = Client::new(None, None, &address).unwrap();
+        let call =
+            tokio::spawn(async move { client.call(methods::HELLO, HelloRequest::default()).await });
+        (call, listener.accept().await.unwrap().0)
+    }
+
+    /// The story: a network began to drop everything, and TCP sent again, more and more rarely. When the
+    /// network was whole again, a minute passed before the next byte.
+    #[tokio::test]
+    async fn a_connection_ends_if_the_other_side_does_not_even_answer_a_ping() {
+        let (call, _silent) = asked().await;
+        let ended = call.await.unwrap().unwrap_err();
+        assert_eq!(ended.code(), Code::Unavailable);
+        assert!(ended.message().contains("does not answer"), "{ended}");
+    }
+
+    #[tokio::test]
+    async fn a_call_may_take_long_while_the_other_side_answers_pings() {
+        let (call, stream) = asked().await;
+        let serving = tokio::spawn(server::serve(stream, Busy));
+        tokio::time::sleep(SILENCE * 4).await;
+        assert!(!call.is_finished() && !serving.is_finished());
+        serving.abort();
+        assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Unavailable);
     }
 }

@@ -1,12 +1,13 @@
 //! Frames over a stream of bytes.
 //!
 //! What holds here: a frame that has begun arrives at the slowest rate or faster, and what is to be
-//! sent is taken at that rate; else the connection ends. An idle connection may be idle for ever.
+//! sent is taken at that rate; else the connection ends. One that accepted the connection ends it, too,
+//! when it hears nothing: the other side asks whether it is still there.
 
 use super::frame::{Frame, HEADER_BYTES, Header};
+use super::transfer_time;
 use crate::core::error::Malformed;
 use crate::core::runtime;
-use crate::transport::connection::transfer_time;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,6 +29,8 @@ const SLICES: usize = 64;
 /// bytes of what is to be sent must be taken.
 const PROGRESS: Duration = Duration::from_secs(10);
 
+pub(super) type Alarm = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 pub(super) struct Framed<S> {
     stream: S,
     /// The longest frame that is taken.
@@ -41,11 +44,16 @@ pub(super) struct Framed<S> {
     needed: usize,
     receiving: Progress,
     sending: Progress,
+    /// Whether the other side must be heard from time to time.
+    must_be_heard: bool,
+    /// When bytes were received last, and how many were sent since.
+    heard: runtime::Instant,
+    sent_since: u64,
 }
 
 /// Ends what makes no progress.
 #[derive(Default)]
-struct Progress(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+struct Progress(Option<Alarm>);
 
 impl Progress {
     /// Called when the stream is not ready: an error if so many bytes took too long.
@@ -71,8 +79,11 @@ fn ended() -> io::Error {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
-    pub(super) fn new(stream: S, most: usize) -> Framed<S> {
+    pub(super) fn new(stream: S, most: usize, must_be_heard: bool) -> Framed<S> {
         Framed {
+            must_be_heard,
+            heard: runtime::now(),
+            sent_since: 0,
             stream,
             most,
             received: BytesMut::new(),
@@ -83,6 +94,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             receiving: Progress::default(),
             sending: Progress::default(),
         }
+    }
+
+    /// When bytes were received last, or the connection was made.
+    pub(super) fn heard(&self) -> runtime::Instant {
+        self.heard
+    }
+
+    /// How long what was sent since then may be on its way.
+    pub(super) fn on_its_way(&self) -> Duration {
+        transfer_time(self.sent_since)
     }
 
     /// Bytes that the other side has not taken.
@@ -120,6 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
                 return Poll::Ready(Err(ended()));
             }
             self.sending.made();
+            self.sent_since += written as u64;
             self.sent(written);
             self.unflushed = true;
         }
@@ -198,9 +220,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         let mut stream = Pin::new(&mut self.stream);
         match tokio_read(&mut stream, &mut self.received, context) {
             Poll::Ready(Ok(0)) => Poll::Ready(Err(ended())),
-            Poll::Ready(read) => Poll::Ready(read.map(drop)),
+            Poll::Ready(Ok(_)) => {
+                (self.heard, self.sent_since) = (runtime::now(), 0);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                if begun {
+                if begun || self.must_be_heard {
                     self.receiving.waits(needed, context)?;
                 }
                 Poll::Pending

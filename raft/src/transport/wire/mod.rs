@@ -20,8 +20,24 @@ mod framed;
 mod message;
 pub(crate) mod server;
 
+use std::time::Duration;
+
 pub(crate) use message::{Message, Method, Packed, methods};
+
+/// In the place of a method: the one that calls asks whether the other side is still there, and gets an
+/// empty answer.
+const PING: u8 = 0;
 
 /// The first bytes of a connection: a name that no other protocol begins with, and the version of
 /// what follows.
 pub(crate) const PREFACE: [u8; 8] = *b"cairnpr\x02";
+
+/// A slower link between members is as good as none: a message has the time that this rate needs,
+/// beside what an answer may take.
+const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// How long so many bytes may be on their way. The story: a value that took longer than an answer may
+/// take was sent from its beginning again and again, and nothing was committed behind it.
+pub(crate) fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_BYTES_PER_SECOND)
+}

@@ -7,7 +7,7 @@
 use super::frame::{Frame, Kind};
 use super::framed::Framed;
 use super::message::{Message, Method, Packed};
-use super::{PREFACE, methods};
+use super::{PING, PREFACE, methods};
 use crate::core::hooks;
 use crate::core::proto::{self, MAX_MESSAGE_BYTES};
 use bytes::Bytes;
@@ -76,7 +76,7 @@ pub(crate) async fn serve<S>(stream: S, service: impl Service) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let mut framed = Framed::new(hooks::on_network(stream), MAX_MESSAGE_BYTES);
+    let mut framed = Framed::new(hooks::on_network(stream), MAX_MESSAGE_BYTES, true);
     let preface = poll_fn(|context| framed.poll_first(PREFACE.len(), context)).await?;
     if preface != PREFACE[..] {
         return Err(io::Error::new(io::ErrorKind::InvalidData, stranger(&preface)));
@@ -185,6 +185,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
         let Frame { kind, code, call, message, values } = frame;
         let request = Packed { message, values };
         match kind {
+            Kind::Call if code == PING => self.framed.send(empty(call)),
             Kind::Call if code == methods::APPEND.number() => self.begin(call, request, context),
             Kind::More => self.append(call, request, context),
             Kind::Call => match self.service.call(code, request) {

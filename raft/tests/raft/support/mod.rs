@@ -12,7 +12,7 @@ pub mod proxy;
 
 use bytes::Bytes;
 use cairn_engine::io::{Backend, FileDirectory};
-use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
+use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options, Value};
 use cairn_launch::HeldPort;
 use cairn_raft::{
     Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role,
@@ -225,7 +225,7 @@ impl Cluster {
 
     /// Puts at the present leader until the outcome is known. Uses a session, since a retry without
     /// one could apply twice.
-    pub async fn put(&self, key: &str, value: impl Into<Bytes>) -> WriteOutcome {
+    pub async fn put(&self, key: &str, value: impl Into<Value>) -> WriteOutcome {
         let session = Session {
             client_id: xxhash_rust::xxh3::xxh3_128(key.as_bytes()),
             sequence: 1,
@@ -272,7 +272,7 @@ impl Cluster {
     }
 }
 
-pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
+pub fn put(key: &str, value: impl Into<Value>) -> Command {
     let operation = Operation::Put {
         key: key.to_string().into(),
         value: value.into(),

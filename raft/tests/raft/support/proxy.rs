@@ -1,10 +1,13 @@
-//! A connection that can be cut: bytes pass until a budget is used up, then it breaks, once.
+//! A connection that can be cut or flips bits: bytes pass until a budget is used up, then it breaks, once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// Of what a value is made whose bits can be flipped.
+pub const MARK: u8 = 0xa5;
 
 /// Forwards connections to `target` from its own address.
 #[derive(Clone)]
@@ -16,6 +19,8 @@ pub struct Proxy {
     /// is never reached again.
     cut_at: Arc<AtomicU64>,
     pub cuts: Arc<AtomicU64>,
+    /// In how many pieces that hold a run of marks a bit is still to be flipped.
+    pub flips: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -26,6 +31,7 @@ impl Proxy {
             passed: Arc::default(),
             cut_at: Arc::new(AtomicU64::new(u64::MAX)),
             cuts: Arc::default(),
+            flips: Arc::default(),
         };
         let accepting = proxy.clone();
         tokio::spawn(async move {
@@ -46,6 +52,15 @@ impl Proxy {
         self.cut_at.store(self.passed.load(Ordering::SeqCst) + bytes, Ordering::SeqCst);
     }
 
+    fn flip(&self, bytes: &mut [u8]) {
+        let is_run = |run: &[u8]| run.iter().all(|byte| *byte == MARK);
+        let Some(at) = bytes.windows(64).position(is_run) else { return };
+        let one_less = |left: u64| left.checked_sub(1);
+        if self.flips.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            bytes[at + 32] ^= 1;
+        }
+    }
+
     async fn pass(&self, client: TcpStream, server: TcpStream) {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
@@ -59,6 +74,7 @@ impl Proxy {
                 self.cuts.fetch_add(1, Ordering::SeqCst);
                 break;
             }
+            self.flip(&mut buffer[..read]);
             if to_server.write_all(&buffer[..read]).await.is_err() {
                 break;
             }

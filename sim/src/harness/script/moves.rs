@@ -77,7 +77,7 @@ impl Stage {
     async fn serves(&mut self) -> Played {
         let put = Operation::Put {
             key: Bytes::from_static(b"later/moved"),
-            value: Bytes::from_static(b"1"),
+            value: "1".into(),
             condition: Condition::None,
         };
         self.command(Command { synced: false, session: None, operations: vec![put] }).await?;

@@ -137,7 +137,7 @@ impl Writer {
         condition: Condition,
     ) -> Result<(WriteOutcome, Command), String> {
         self.session.sequence += 1;
-        let value = Bytes::from(self.session.sequence.to_le_bytes().to_vec());
+        let value = self.session.sequence.to_le_bytes().to_vec().into();
         let operation = Operation::Put { key: key.clone(), value, condition };
         let command = Command { session: Some(self.session), ..alone(operation) };
         Ok((stage.command(command.clone()).await?, command))

@@ -43,10 +43,10 @@ pub fn entry(id: LogId, random: &mut Random) -> NewEntry {
         let len = lengths[random.below(lengths.len() as u64) as usize];
         value(random, len)
     });
-    let values = values.collect();
+    let values: Vec<Bytes> = values.collect();
     // Sometimes the meta is too long for its record, and the body goes to the data area too.
     let meta_len = if random.below(10) == 0 { 2500 } else { 8 };
-    NewEntry { id, meta: Bytes::from(vec![id.index as u8; meta_len]), values }
+    NewEntry::new(id, Bytes::from(vec![id.index as u8; meta_len]), values)
 }
 
 /// Sends an engine all kinds of requests, and records them.
@@ -109,7 +109,7 @@ impl Driver {
         for number in 0..BALLAST {
             let id = LogId { term: self.term, index: self.next };
             let values = vec![value(random, blocks * BLOCK)];
-            let ballast = NewEntry { id, meta: format!("ballast{number}").into(), values };
+            let ballast = NewEntry::new(id, format!("ballast{number}"), values);
             assert!(self.append(vec![ballast], Promise::Mode), "the ballast fits");
             self.catch_up().await;
         }
@@ -245,11 +245,7 @@ impl Driver {
     }
 
     fn append_large(&mut self, random: &mut Random) -> bool {
-        let entry = NewEntry {
-            id: self.next_id(),
-            meta: Bytes::new(),
-            values: vec![value(random, 20_000)],
-        };
+        let entry = NewEntry::new(self.next_id(), Bytes::new(), [value(random, 20_000)]);
         self.append(vec![entry], Promise::Mode)
     }
 

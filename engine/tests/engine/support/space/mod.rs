@@ -148,7 +148,7 @@ fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     for change in transition(entry).changes {
         match change {
             Change::Put { key, value } => {
-                drop(keys.insert(key, (entry.id, entry.values[value].clone())))
+                drop(keys.insert(key, (entry.id, entry.values[value].bytes().clone())))
             }
             Change::Delete { key } => drop(keys.remove(&key)),
         }
@@ -163,7 +163,8 @@ fn places(engine: &Engine, requests: &Requests) -> Vec<(ValueRef, Bytes)> {
             .values_of(GROUP, entry.id.index)
             .unwrap_or_else(|| panic!("entry {} is gone", entry.id));
         assert_eq!(at.len(), entry.values.len(), "{}", entry.id);
-        found.extend(at.into_iter().zip(entry.values));
+        found
+            .extend(at.into_iter().zip(entry.values.into_iter().map(|value| value.into_parts().0)));
     }
     for (key, (version, bytes)) in requests.keys().iter() {
         let held = engine.lookup(GROUP, key).unwrap_or_else(|| panic!("{key:?} is gone"));

@@ -6,7 +6,7 @@ use crate::core::codec;
 use crate::core::command::{Command, Condition, Operation, Session};
 use crate::core::ids::MemberAddress;
 use crate::core::types::{Membership, Payload, raft_log_id};
-use cairn_engine::BootEpoch;
+use cairn_engine::{BootEpoch, Value};
 use openraft::entry::RaftEntry;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ impl Model {
     /// Applies commands as one batch.
     fn apply(&mut self, commands: Vec<Command>) -> Vec<Answer> {
         let entries: Vec<Entry> = commands.into_iter().map(|command| self.entry(command)).collect();
-        let values: Vec<Vec<Bytes>> = entries
+        let values: Vec<Vec<Value>> = entries
             .iter()
             .map(|entry| match &entry.payload {
                 Payload::Normal(proposal) => proposal.values.clone(),
@@ -50,7 +50,8 @@ impl Model {
             for change in transition.changes {
                 match change {
                     Change::Put { key, value } => {
-                        self.keys.insert(key, (transition.applied.index, values[value].clone()));
+                        let value = values[value].bytes().clone();
+                        self.keys.insert(key, (transition.applied.index, value));
                     }
                     Change::Delete { key } => drop(self.keys.remove(&key)),
                 }
