@@ -61,13 +61,22 @@ impl Tls {
     }
 }
 
-/// Connects to whoever listens at `address`, authenticated if there are certificates. Names are asked
-/// for as all of this process are.
+/// Connects a member to whoever listens at `address`, authenticated if there are certificates. Names are
+/// asked for as all of this process are.
 ///
 /// # Errors
 /// The system's, and the refusal.
 pub async fn connect(tls: Option<&Tls>, expected: Expected, address: &str) -> io::Result<Stream> {
     let socket = Names::of_process().connect(address).await?;
+    secured(socket, tls, expected, address).await
+}
+
+async fn secured(
+    socket: TcpStream,
+    tls: Option<&Tls>,
+    expected: Expected,
+    address: &str,
+) -> io::Result<Stream> {
     socket.set_nodelay(true)?;
     let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
@@ -103,7 +112,8 @@ impl Service<Uri> for Connector {
         let Connector { tls, expected } = self.clone();
         Box::pin(async move {
             let address = uri.authority().map(ToString::to_string).unwrap_or_default();
-            connect(tls.as_ref(), expected, &address).await.map(TokioIo::new)
+            let socket = Names::of_process().connect(&address).await?;
+            secured(socket, tls.as_ref(), expected, &address).await.map(TokioIo::new)
         })
     }
 }

@@ -568,6 +568,7 @@ impl PeerService {
     {
         let mut connections = pin!(connections);
         let (mut serving, protocol) = (FuturesUnordered::new(), Throttle::default());
+        let room = server::Room::default();
         loop {
             let next = match serving.is_empty() {
                 true => Either::Left(connections.next().await),
@@ -579,7 +580,8 @@ impl PeerService {
             match next {
                 Either::Left(Some((stream, remote))) => {
                     let connected = Connected { service: self.clone(), remote: remote.clone() };
-                    let serve = async move { (server::serve(stream, connected).await, remote) };
+                    let served = server::serve(stream, connected, room.clone());
+                    let serve = async move { (served.await, remote) };
                     serving.push(Box::pin(serve));
                 }
                 Either::Left(None) => return,

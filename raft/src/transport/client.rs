@@ -7,7 +7,6 @@ use super::identity::{Enveloped, PeerIdentity};
 use super::link::{Link, suspended};
 use super::peer::Peer;
 use super::policy::SendPolicy;
-use super::wire::client::Client;
 use super::wire::{Message, Method, methods};
 use super::{messages, sender};
 use crate::core::ids::{MemberAddress, NodeId};
@@ -102,8 +101,10 @@ pub(crate) struct PeerNetwork {
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 impl PeerNetwork {
-    fn bulk(&self) -> Rpc<(u64, Client)> {
-        self.link.peer.client(|route| &route.bulk)
+    /// This route does not reach the member. openraft itself retries with every entry.
+    fn failed(&mut self, route: u64) {
+        self.not_before = Some(runtime::now() + REOPEN_INTERVAL);
+        self.link.peer.failed(route);
     }
 
     /// A unary call with a time limit; checks the identity of the member that answers.
@@ -204,8 +205,9 @@ impl PeerNetwork {
     }
 
     async fn try_open<S>(&self, requests: S) -> Rpc<(u64, Session<S>)> {
-        let (route, client) = self.bulk()?;
-        let stream = client.append(append::WINDOW);
+        let (route, client) = self.link.peer.client(|route| &route.entries)?;
+        let opened = client.append(append::WINDOW).await;
+        let stream = opened.inspect_err(|_| self.link.peer.failed(route)).map_err(rpc_error)?;
         let session = Session {
             link: self.link.clone(),
             client,
@@ -264,17 +266,17 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         }
         Box::pin(async move {
             let (route, session) = self.open(input).await?;
-            let peer = &self.link.peer;
-            let answers = futures::stream::unfold(Some(session), move |session| async move {
+            let state = (self, Some(session));
+            let answers = futures::stream::unfold(state, move |(network, session)| async move {
                 let mut session = session?;
                 let answer = session.next().await?.map_err(rpc_error);
                 if answer.is_err() && !session.first_answered {
                     // Another node may listen there.
-                    peer.failed(route);
+                    network.failed(route);
                 }
                 // The stream ends with a conflict, a higher vote or a failure.
                 let rest = matches!(&answer, Ok(Ok(_))).then_some(session);
-                Some((answer, rest))
+                Some((answer, (network, rest)))
             });
             Ok(Box::pin(answers) as BoxStream<'s, _>)
         })
@@ -309,7 +311,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             );
         };
         self.link.check_leading().map_err(rpc_error)?;
-        let client = self.bulk()?.1;
+        let (_, client) = self.link.peer.client(|route| &route.snapshots)?;
         let transfer = sender::Transfer { link: self.link.clone(), client, vote, outgoing };
         let _sending = self.link.peer.snapshots.begin();
         let (sent, cancelled) = (std::pin::pin!(transfer.run()), std::pin::pin!(cancel));

@@ -72,14 +72,16 @@ impl Drop for Sending {
     }
 }
 
-/// Two connections to one address: heartbeats and votes must not queue behind entries.
+/// Connections to one address: heartbeats and votes must not wait behind entries, nor a snapshot's
+/// pieces behind entries that the member does not take.
 #[derive(Clone)]
 pub(super) struct Route {
     /// Tells it from the member's other routes, also from those that it had before.
     number: u64,
     address: String,
-    pub(super) bulk: Result<Client, String>,
     pub(super) control: Result<Client, String>,
+    pub(super) entries: Result<Client, String>,
+    pub(super) snapshots: Result<Client, String>,
 }
 
 impl Routes {
@@ -93,11 +95,13 @@ impl Routes {
             let kept = self.list.iter().find(|route| route.address == *address).cloned();
             list.push(kept.unwrap_or_else(|| {
                 self.next += 1;
+                let client = || Client::new(self.tls.as_ref(), Some(self.slot), address);
                 Route {
                     number: self.next,
                     address: address.clone(),
-                    bulk: Client::new(self.tls.as_ref(), Some(self.slot), address),
-                    control: Client::new(self.tls.as_ref(), Some(self.slot), address),
+                    control: client(),
+                    entries: client(),
+                    snapshots: client(),
                 }
             }));
         }

@@ -2,6 +2,10 @@
 
 use crate::support::{Cluster, put, quick, until, value, write};
 use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tokio::net::TcpListener;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_uninitialized_members_form_a_cluster_and_take_a_write() {
@@ -210,4 +214,29 @@ async fn many_concurrent_writes_are_each_acknowledged_once_and_applied_everywher
     assert_eq!(indices.len(), 64 * 50);
     cluster.converge().await;
     assert_eq!(cluster.replica(1).engine().view(cairn_raft::GROUP).len(), 64 * 50);
+}
+
+/// The story: openraft retries with every entry, and each retry to a member that was down connected to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_down_is_not_called_for_every_entry() {
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await.node_id().slot();
+    let down = if leader == 3 { 2 } else { 3 };
+    cluster.kill(down).await;
+    let listener = TcpListener::bind(cluster.members[usize::from(down) - 1].listen).await.unwrap();
+    let (connections, began) = (Arc::new(AtomicU64::new(0)), Instant::now());
+    let counted = Arc::clone(&connections);
+    let closing = tokio::spawn(async move {
+        while listener.accept().await.is_ok() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let leader = cluster.replica(leader);
+    for round in 0..2_000 {
+        write(leader, put("a", round.to_string())).await;
+    }
+    let (connections, took) = (connections.load(Ordering::SeqCst), began.elapsed());
+    closing.abort();
+    // One attempt in 50 ms for entries, and one for each heartbeat.
+    assert!(u128::from(connections) <= 10 + took.as_millis() / 20, "{connections} in {took:?}");
 }

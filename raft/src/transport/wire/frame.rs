@@ -36,6 +36,8 @@ pub(super) enum Kind {
     End = 4,
     /// A further request of an append stream.
     More = 5,
+    /// The sender is still there.
+    Alive = 6,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,7 @@ impl Header {
             3 => Kind::Refusal,
             4 => Kind::End,
             5 => Kind::More,
+            6 => Kind::Alive,
             _ => return Err(Malformed("a frame of an unknown kind")),
         };
         let code = bytes.get_u8();

@@ -1,21 +1,26 @@
 //! Frames over a stream of bytes.
 //!
 //! What holds here: a frame that has begun arrives at the slowest rate or faster, and what is to be
-//! sent is taken at that rate; else the connection ends. One that accepted the connection ends it, too,
-//! when it hears nothing: the other side asks whether it is still there.
+//! sent is taken at that rate; else the connection ends. Each side says from time to time that it is
+//! there, also while it receives nothing because it has enough to do. Who connected ends the connection
+//! when it hears nothing; who accepted it, when it hears nothing for longer. Over all connections that
+//! one accepted, large frames that are being received have a bound.
 
-use super::frame::{Frame, HEADER_BYTES, Header};
+use super::frame::{Frame, HEADER_BYTES, Header, Kind};
 use super::transfer_time;
 use crate::core::error::Malformed;
+use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::runtime;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// What is read at once, if it is there.
 const READ_BYTES: usize = 256 << 10;
@@ -29,7 +34,30 @@ const SLICES: usize = 64;
 /// bytes of what is to be sent must be taken.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-pub(super) type Alarm = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// How often each side says that it is there.
+pub(super) const ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
+
+/// Bytes of large frames that are received at once over all connections that a member accepted; more
+/// frames wait.
+const ROOM_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
+
+/// Room for large frames, in KiB. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Room {
+    fn of(bytes: usize) -> Room {
+        Room(Arc::new(Semaphore::new(bytes >> 10)))
+    }
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room::of(ROOM_BYTES)
+    }
+}
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 pub(super) struct Framed<S> {
     stream: S,
@@ -43,17 +71,22 @@ pub(super) struct Framed<S> {
     /// The bytes of the frame that is being received, as far as known.
     needed: usize,
     receiving: Progress,
-    sending: Progress,
-    /// Whether the other side must be heard from time to time.
-    must_be_heard: bool,
-    /// When bytes were received last, and how many were sent since.
+    /// When to say again that this side is there.
+    alarm: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// When bytes were received last; and how many were sent, and how often this side said so, since.
     heard: runtime::Instant,
     sent_since: u64,
+    alive_since: u32,
+    sending: Progress,
+    /// Of a connection that was accepted, for its large frames.
+    room: Option<Room>,
+    acquiring: Option<Acquiring>,
+    held: Option<OwnedSemaphorePermit>,
 }
 
 /// Ends what makes no progress.
 #[derive(Default)]
-struct Progress(Option<Alarm>);
+struct Progress(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl Progress {
     /// Called when the stream is not ready: an error if so many bytes took too long.
@@ -79,11 +112,11 @@ fn ended() -> io::Error {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
-    pub(super) fn new(stream: S, most: usize, must_be_heard: bool) -> Framed<S> {
+    pub(super) fn new(stream: S, most: usize, room: Option<Room>) -> Framed<S> {
         Framed {
-            must_be_heard,
-            heard: runtime::now(),
-            sent_since: 0,
+            room,
+            acquiring: None,
+            held: None,
             stream,
             most,
             received: BytesMut::new(),
@@ -92,18 +125,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             unflushed: false,
             needed: 0,
             receiving: Progress::default(),
+            alarm: Box::pin(runtime::sleep(ALIVE_INTERVAL)),
+            heard: runtime::now(),
+            sent_since: 0,
+            alive_since: 0,
             sending: Progress::default(),
         }
     }
 
-    /// When bytes were received last, or the connection was made.
-    pub(super) fn heard(&self) -> runtime::Instant {
-        self.heard
+    /// Says that this side is there, if it is time to.
+    pub(super) fn say_alive(&mut self, context: &mut Context<'_>) {
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let (kind, message, values) = (Kind::Alive, Bytes::new(), Vec::new());
+            self.send(Frame { kind, code: 0, call: 0, message, values });
+            self.alive_since += 1;
+            self.alarm = Box::pin(runtime::sleep(ALIVE_INTERVAL));
+        }
     }
 
-    /// How long what was sent since then may be on its way.
-    pub(super) fn on_its_way(&self) -> Duration {
-        transfer_time(self.sent_since)
+    /// Whether the other side has said nothing for so long that it is taken for gone. What was sent may
+    /// be on its way for a while. A process that was stopped itself looks again first.
+    pub(super) fn is_silent(&self) -> bool {
+        self.alive_since > 1
+            && runtime::now() - self.heard > ALIVE_INTERVAL * 2 + transfer_time(self.sent_since)
     }
 
     /// Bytes that the other side has not taken.
@@ -176,6 +220,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         Poll::Ready(Ok(self.received.split_to(bytes).freeze()))
     }
 
+    /// Nothing is received for now: what has begun to arrive is not late.
+    pub(super) fn pause(&mut self) {
+        self.receiving.made();
+    }
+
     /// The next frame; `None` when the other side has closed the connection between two.
     pub(super) fn poll_next(
         &mut self,
@@ -187,6 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             let needed = match header {
                 Some(header) if header.frame_bytes() <= self.received.len() => {
                     self.receiving.made();
+                    self.held = None;
                     return Poll::Ready(
                         header.take_frame(&mut self.received).map(Some).map_err(malformed),
                     );
@@ -194,6 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
                 Some(header) => header.frame_bytes(),
                 None => HEADER_BYTES,
             };
+            ready!(self.poll_room(needed, context));
             match ready!(self.poll_receive(needed, context)) {
                 Ok(()) => {}
                 Err(error)
@@ -204,6 +255,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+    }
+
+    /// Ready when there is room for a frame of so many bytes. Whoever has room has it for no longer than
+    /// a frame may take.
+    fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
+        let Some(Room(room)) = self.room.as_ref().filter(|_| bytes > RESERVED_BYTES) else {
+            return Poll::Ready(());
+        };
+        if self.held.is_none() {
+            let acquire = || Box::pin(Arc::clone(room).acquire_many_owned((bytes >> 10) as u32));
+            let acquiring = self.acquiring.get_or_insert_with(|| acquire());
+            // It is never closed.
+            self.held = ready!(acquiring.as_mut().poll(context)).ok();
+            self.acquiring = None;
+        }
+        Poll::Ready(())
     }
 
     /// Receives some of the bytes until there are as many as needed, and more if more are there.
@@ -221,12 +288,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         match tokio_read(&mut stream, &mut self.received, context) {
             Poll::Ready(Ok(0)) => Poll::Ready(Err(ended())),
             Poll::Ready(Ok(_)) => {
-                (self.heard, self.sent_since) = (runtime::now(), 0);
+                (self.heard, self.sent_since, self.alive_since) = (runtime::now(), 0, 0);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                if begun || self.must_be_heard {
+                if begun || self.room.is_some() {
                     self.receiving.waits(needed, context)?;
                 }
                 Poll::Pending
@@ -244,4 +311,47 @@ fn tokio_read<S: AsyncRead>(
     use tokio::io::AsyncReadExt;
     let read = std::pin::pin!(stream.read_buf(buffer));
     read.poll(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+
+    const LARGE: usize = 3 << 20;
+
+    fn large() -> Vec<u8> {
+        let (kind, message, values) = (Kind::Call, Bytes::new(), vec![vec![7; LARGE].into()]);
+        let mut pieces = VecDeque::new();
+        Frame { kind, code: 1, call: 1, message, values }.write(&mut pieces);
+        pieces.into_iter().flatten().collect()
+    }
+
+    /// The story: each of a thousand connections began a frame of many megabytes, and all of them lay in
+    /// memory.
+    #[tokio::test]
+    async fn large_frames_beyond_the_room_of_all_connections_wait() {
+        let room = Room::of(LARGE * 3 / 2);
+        let accepted = || {
+            let (other, stream) = tokio::io::duplex(64 << 10);
+            (other, Framed::new(stream, 2 * LARGE, Some(room.clone())))
+        };
+        let ((mut slow, mut first), (mut fast, mut second)) = (accepted(), accepted());
+        slow.write_all(&large()[..1 << 10]).await.unwrap();
+        let mut next = poll_fn(|context| first.poll_next(context));
+        assert!(futures::poll!(&mut next).is_pending(), "it has begun");
+        tokio::spawn(async move { fast.write_all(&large()).await });
+        let received = poll_fn(move |context| second.poll_next(context));
+        let mut received = Box::pin(tokio::time::timeout(Duration::from_secs(60), received));
+        for _ in 0..100 {
+            assert!(futures::poll!(&mut received).is_pending(), "there is no room");
+            tokio::task::yield_now().await;
+        }
+        drop(slow);
+        assert!(next.await.is_err());
+        drop(first);
+        let frame = received.await.expect("there is room").unwrap().unwrap();
+        assert_eq!(frame.values, [vec![7; LARGE]]);
+    }
 }

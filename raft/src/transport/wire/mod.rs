@@ -24,10 +24,6 @@ use std::time::Duration;
 
 pub(crate) use message::{Message, Method, Packed, methods};
 
-/// In the place of a method: the one that calls asks whether the other side is still there, and gets an
-/// empty answer.
-const PING: u8 = 0;
-
 /// The first bytes of a connection: a name that no other protocol begins with, and the version of
 /// what follows.
 pub(crate) const PREFACE: [u8; 8] = *b"cairnpr\x02";

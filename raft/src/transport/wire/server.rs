@@ -2,17 +2,19 @@
 //!
 //! What holds here: at most [`CALLS`] calls and [`STREAMS`] append streams of a connection are served at
 //! once, and while [`UNSENT_BYTES`] of answers are not taken or a request waits for its stream, nothing
-//! more is received. A call that is being served ends with its connection.
+//! more is received. A call that is being served ends with its connection, or when its caller says that
+//! nobody waits for it any more: else those that time out would take the places of all others.
 
 use super::frame::{Frame, Kind};
 use super::framed::Framed;
+pub(crate) use super::framed::Room;
 use super::message::{Message, Method, Packed};
-use super::{PING, PREFACE, methods};
+use super::{PREFACE, methods};
 use crate::core::hooks;
 use crate::core::proto::{self, MAX_MESSAGE_BYTES};
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, BoxFuture, abortable};
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::task::AtomicWaker;
 use std::collections::BTreeMap;
@@ -68,15 +70,15 @@ where
     }
 }
 
-/// Serves a connection until it ends.
+/// Serves a connection until it ends. All of a member's connections share `room`.
 ///
 /// # Errors
 /// Why it ended, if the other side did not close it.
-pub(crate) async fn serve<S>(stream: S, service: impl Service) -> io::Result<()>
+pub(crate) async fn serve<S>(stream: S, service: impl Service, room: Room) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let mut framed = Framed::new(hooks::on_network(stream), MAX_MESSAGE_BYTES, true);
+    let mut framed = Framed::new(hooks::on_network(stream), MAX_MESSAGE_BYTES, Some(room));
     let preface = poll_fn(|context| framed.poll_first(PREFACE.len(), context)).await?;
     if preface != PREFACE[..] {
         return Err(io::Error::new(io::ErrorKind::InvalidData, stranger(&preface)));
@@ -85,6 +87,7 @@ where
         framed,
         service,
         calls: FuturesUnordered::new(),
+        abandon: BTreeMap::new(),
         streams: BTreeMap::new(),
         stalled: None,
     };
@@ -106,10 +109,15 @@ fn stranger(preface: &[u8]) -> String {
     }
 }
 
+/// A call, and its answer unless its caller went away.
+type Serving = BoxFuture<'static, (u32, Option<Result<Packed, Status>>)>;
+
 struct Connection<S, T> {
     framed: Framed<S>,
     service: T,
-    calls: FuturesUnordered<BoxFuture<'static, (u32, Result<Packed, Status>)>>,
+    calls: FuturesUnordered<Serving>,
+    /// Ends a call that its caller does not wait for any more.
+    abandon: BTreeMap<u32, AbortHandle>,
     streams: BTreeMap<u32, Appends>,
     /// A request whose append stream has no room for it.
     stalled: Option<(u32, Packed)>,
@@ -127,6 +135,7 @@ struct Appends {
 impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            self.framed.say_alive(context);
             let full = self.poll_answers(context);
             if self.framed.poll_send(context)?.is_ready() && full {
                 // There is room for more of the answers.
@@ -136,6 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
                 self.append(call, request, context);
             }
             if self.is_full() {
+                self.framed.pause();
                 return Poll::Pending;
             }
             match std::task::ready!(self.framed.poll_next(context))? {
@@ -155,7 +165,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
     /// Takes the answers that are there. Returns whether there may be more, for which there is no room.
     fn poll_answers(&mut self, context: &mut Context<'_>) -> bool {
         while let Poll::Ready(Some((call, answer))) = self.calls.poll_next_unpin(context) {
-            self.framed.send(frame_of(call, answer));
+            self.abandon.remove(&call);
+            if let Some(answer) = answer {
+                self.framed.send(frame_of(call, answer));
+            }
         }
         let (framed, mut full) = (&mut self.framed, false);
         self.streams.retain(|call, stream| {
@@ -185,16 +198,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
         let Frame { kind, code, call, message, values } = frame;
         let request = Packed { message, values };
         match kind {
-            Kind::Call if code == PING => self.framed.send(empty(call)),
             Kind::Call if code == methods::APPEND.number() => self.begin(call, request, context),
             Kind::More => self.append(call, request, context),
             Kind::Call => match self.service.call(code, request) {
-                Ok(served) => self.calls.push(Box::pin(async move { (call, served.await) })),
+                Ok(served) => {
+                    let (served, handle) = abortable(served);
+                    self.abandon.insert(call, handle);
+                    self.calls.push(Box::pin(async move { (call, served.await.ok()) }));
+                }
                 Err(refusal) => self.framed.send(frame_of(call, Err(refusal))),
             },
+            Kind::Alive => {}
             Kind::End => {
                 if let Some(stream) = self.streams.get_mut(&call) {
                     stream.requests = None;
+                } else if let Some(call) = self.abandon.get(&call) {
+                    call.abort();
                 }
             }
             Kind::Answer | Kind::Refusal => {
