@@ -1,7 +1,7 @@
 //! An entry of the log in memory.
 
 use crate::codec::{VARINT_BYTES_MAX, varint_bytes};
-use crate::journal::{Body, decode_body, encode_body};
+use crate::journal::{Body, body_bytes, decode_body, encode_body};
 use crate::types::LogId;
 use crate::value_ref::ValueRef;
 use bytes::Bytes;
@@ -43,8 +43,7 @@ impl LogEntry {
 
     /// Bytes that a checkpoint needs for it.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        let refs: usize = self.values.iter().map(ValueRef::encoded_bytes).sum();
-        let body = varint_bytes(self.values.len() as u64) + refs + self.meta.len();
+        let body = body_bytes(&self.values, &self.meta);
         let spilled = 1 + self.spilled.as_ref().map_or(0, ValueRef::encoded_bytes);
         let position = varint_bytes(self.id.term) + varint_bytes(self.id.index);
         (position + spilled + varint_bytes(body as u64) + body) as u64

@@ -22,8 +22,8 @@ pub(crate) struct Log {
     /// Bytes of each entry's values to which keys refer as well.
     linked: VecDeque<u64>,
     linked_bytes: u64,
-    /// Values of the last entries, the last one at the back.
-    cache: VecDeque<Arc<[Bytes]>>,
+    /// Values of the last entries, the last one at the back, and the bytes of each entry.
+    cache: VecDeque<(Arc<[Bytes]>, u64)>,
     cache_bytes: u64,
 }
 
@@ -103,7 +103,8 @@ impl Log {
     /// The values of an entry, if they are cached.
     pub(crate) fn cached(&self, index: u64) -> Option<Arc<[Bytes]>> {
         let from_end = self.entries.len().checked_sub(self.position(index)?)?;
-        self.cache.get(self.cache.len().checked_sub(from_end)?).cloned()
+        let (values, _) = self.cache.get(self.cache.len().checked_sub(from_end)?)?;
+        Some(Arc::clone(values))
     }
 
     /// Appends the entry at [`Log::next_index`]. The first entry of all may have any index.
@@ -127,7 +128,7 @@ impl Log {
         match values {
             Some(values) => {
                 self.cache_bytes += entry.bytes();
-                self.cache.push_back(values);
+                self.cache.push_back((values, entry.bytes()));
             }
             None => {
                 self.cache.clear();
@@ -150,9 +151,7 @@ impl Log {
             };
             let linked = self.linked.pop_back();
             self.gone(&entry, linked);
-            if self.cache.pop_back().is_some() {
-                self.cache_bytes -= entry.bytes();
-            }
+            self.cache_bytes -= self.cache.pop_back().map_or(0, |(_, bytes)| bytes);
             removed.push(entry);
         }
         removed
@@ -188,10 +187,7 @@ impl Log {
     }
 
     fn drop_oldest_cached(&mut self) {
-        let oldest = self.entries.len() - self.cache.len();
-        if self.cache.pop_front().is_some() {
-            self.cache_bytes -= self.entries.get(oldest).map_or(0, |e| e.bytes());
-        }
+        self.cache_bytes -= self.cache.pop_front().map_or(0, |(_, bytes)| bytes);
     }
 }
 

@@ -11,7 +11,7 @@ mod stream;
 
 pub(crate) use block::{Block, Header, Payload, encode_into};
 pub(crate) use record::{
-    Body, MAX_INLINE_BODY, Moved, Record, decode_body, encode_body, log_id, put_log_id,
+    Body, MAX_INLINE_BODY, Moved, Record, body_bytes, decode_body, encode_body, log_id, put_log_id,
 };
 pub(crate) use ring::Ring;
 pub(crate) use stream::{Packer, RecordStream};

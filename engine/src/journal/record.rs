@@ -5,7 +5,7 @@
 //!
 //! What holds here: a record has one spelling.
 
-use crate::codec::{Reader, VARINT_BYTES_MAX, put_varint};
+use crate::codec::{Reader, VARINT_BYTES_MAX, put_varint, varint_bytes};
 use crate::types::{GroupId, LogId};
 use crate::value_ref::ValueRef;
 use bytes::Bytes;
@@ -193,10 +193,15 @@ pub(crate) fn log_id(r: &mut Reader<'_>) -> Option<LogId> {
     (id.index < u64::MAX).then_some(id)
 }
 
+/// Bytes of an entry's body.
+pub(crate) fn body_bytes(values: &[ValueRef], meta: &[u8]) -> usize {
+    let refs: usize = values.iter().map(ValueRef::encoded_bytes).sum();
+    varint_bytes(values.len() as u64) + refs + meta.len()
+}
+
 /// An entry's body: number of values, the values, the meta bytes.
 pub(crate) fn encode_body(values: &[ValueRef], meta: &[u8]) -> Vec<u8> {
-    let refs: usize = values.iter().map(ValueRef::encoded_bytes).sum();
-    let mut out = Vec::with_capacity(VARINT_BYTES_MAX + refs + meta.len());
+    let mut out = Vec::with_capacity(body_bytes(values, meta));
     put_varint(&mut out, values.len() as u64);
     values.iter().for_each(|value| value.encode(&mut out));
     out.extend_from_slice(meta);

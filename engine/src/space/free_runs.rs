@@ -28,13 +28,7 @@ struct Summary {
 
 impl Summary {
     fn of_word(word: u64) -> Summary {
-        let mut longest = 0;
-        let mut left = word;
-        // Each turn shortens every run by one.
-        while left != 0 {
-            left &= left << 1;
-            longest += 1;
-        }
+        let longest = longest_run(word);
         Summary { prefix: word.trailing_ones(), suffix: word.leading_ones(), longest }
     }
 
@@ -51,6 +45,27 @@ impl Summary {
         }
         all
     }
+}
+
+/// The longest run of set bits, by doubling (Hacker's Delight, 6-3).
+fn longest_run(word: u64) -> u32 {
+    if word == u64::MAX {
+        return WORD;
+    }
+    // Where runs of 1, 2, 4, … 32 bits begin.
+    let mut begins = word;
+    let begins = [0, 1, 2, 4, 8, 16].map(|half| {
+        begins &= begins >> half;
+        begins
+    });
+    let (mut at, mut longest) = (u64::MAX, 0);
+    for (begins, length) in begins.into_iter().zip([1, 2, 4, 8, 16, 32]).rev() {
+        let longer = at & begins >> longest;
+        if longer != 0 {
+            (at, longest) = (longer, longest + length);
+        }
+    }
+    longest
 }
 
 /// A run that is long enough: where it begins, or the part in which it lies.
@@ -282,6 +297,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_longest_run_of_a_word_is_that_of_its_bits(
+            word in any::<u64>(), run in any::<u64>(), by in 0..WORD,
+        ) {
+            for word in [word, word | u64::MAX << by, !(run >> by), 0, u64::MAX] {
+                let bits: Vec<bool> = (0..WORD).map(|bit| word >> bit & 1 == 1).collect();
+                let longest = runs_of(&bits).iter().map(|run| run.blocks).max();
+                prop_assert_eq!(longest_run(word), longest.unwrap_or_default());
+            }
+        }
+
         #[test]
         fn it_knows_what_a_plain_list_knows(
             blocks in prop_oneof![1..70u32, 500..520u32, 4000..40_000u32],

@@ -3,7 +3,7 @@
 use crate::codec::{VARINT_BYTES_MAX, hash};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::journal::{MAX_INLINE_BODY, encode_body};
+use crate::journal::{MAX_INLINE_BODY, body_bytes, encode_body};
 use crate::layout::most_blocks;
 use crate::space::SpaceMap;
 use crate::state::{Engine, Op, Pending, State};
@@ -23,8 +23,7 @@ const RECORD_OVERHEAD: u64 = 48;
 struct Prepared {
     id: LogId,
     meta: Bytes,
-    values: Arc<[Bytes]>,
-    hashes: Vec<u128>,
+    values: Vec<Value>,
 }
 
 impl Prepared {
@@ -39,18 +38,18 @@ impl Prepared {
                 u16::MAX
             )));
         }
-        let (values, hashes): (Vec<_>, _) = values.into_iter().map(Value::into_parts).unzip();
         // A slice of a larger buffer would keep all of it in memory while the log keeps the entry.
-        Ok(Prepared { id, meta: Bytes::copy_from_slice(&meta), values: values.into(), hashes })
+        Ok(Prepared { id, meta: Bytes::copy_from_slice(&meta), values })
     }
 
     fn record_bytes(&self) -> usize {
-        let refs = self.values.iter().map(|value| ValueRef::encoded_bytes_max(value.len() as u64));
+        let lengths = self.values.iter().map(|value| value.bytes().len() as u64);
+        let refs = lengths.map(ValueRef::encoded_bytes_max);
         (RECORD_OVERHEAD + self.meta.len() as u64 + refs.sum::<u64>()) as usize
     }
 
     fn value_bytes(&self) -> u64 {
-        self.values.iter().map(|v| v.len() as u64).sum()
+        self.values.iter().map(|value| value.bytes().len() as u64).sum()
     }
 }
 
@@ -144,7 +143,7 @@ impl PreparedAppend {
 
 /// Allocates the extents of an entry: all or none.
 fn allocate_extents(space: &mut SpaceMap, entry: Prepared) -> Result<Pending> {
-    let Prepared { id, meta, values, hashes } = entry;
+    let Prepared { id, meta, values } = entry;
     let mut refs: Vec<ValueRef> = Vec::with_capacity(values.len());
     let mut allocate = |refs: &[ValueRef], len: usize, hash| {
         space.allocate(len as u32, hash).ok_or_else(|| {
@@ -152,12 +151,13 @@ fn allocate_extents(space: &mut SpaceMap, entry: Prepared) -> Result<Pending> {
             space.full(len as u64)
         })
     };
-    for (value, hash) in values.iter().zip(hashes) {
-        refs.push(allocate(&refs, value.len(), hash)?);
+    for value in &values {
+        refs.push(allocate(&refs, value.bytes().len(), value.hash())?);
     }
-    let body = Bytes::from(encode_body(&refs, &meta));
-    let body = Some(body).filter(|body| body.len() > MAX_INLINE_BODY);
+    let spills = body_bytes(&refs, &meta) > MAX_INLINE_BODY;
+    let body = spills.then(|| Bytes::from(encode_body(&refs, &meta)));
     let spilled = body.as_ref().map(|body| allocate(&refs, body.len(), hash(body))).transpose()?;
     let entry = Arc::new(LogEntry { id, meta, values: refs.into(), spilled });
+    let values = values.into_iter().map(|value| value.into_parts().0).collect();
     Ok(Pending { entry, values, body })
 }

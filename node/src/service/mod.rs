@@ -39,7 +39,7 @@ use futures::future::Shared;
 use futures::{FutureExt, Stream};
 use parking_lot::RwLock;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -154,7 +154,8 @@ impl KvService {
         result.map(Response::new)
     }
 
-    /// Serves one request of a multiplexed stream like a call of its own.
+    /// Serves one request of a multiplexed stream like a call of its own. Many of these are under way, and
+    /// a future that is awaited by value lies in memory twice.
     async fn call(
         &self,
         caller: Result<Caller, Status>,
@@ -165,12 +166,12 @@ impl KvService {
         match kind {
             call::Kind::Write(request) => {
                 let work = async { write::write(&self.inner, &caller?, request, budget).await };
-                let done = self.measured(Method::Write, work).await?;
+                let done = self.measured(Method::Write, pin!(work)).await?;
                 Ok(answer::Kind::Write(done.into_inner()))
             }
             call::Kind::Get(request) => {
                 let work = async { read::get(&self.inner, &caller?, request, budget).await };
-                let done = self.measured(Method::Get, work).await?;
+                let done = self.measured(Method::Get, pin!(work)).await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
         }

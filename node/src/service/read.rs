@@ -15,6 +15,7 @@ use cairn_client::proto;
 use cairn_engine::{Engine, ListItem, ListQuery, View};
 use cairn_raft::{GROUP, Part, Replica};
 use futures::{StreamExt, TryStreamExt};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ pub(super) async fn get(
     caller.may(Need::Read(&request.key))?;
     validate::key(&request.key)?;
     let end = Instant::now() + budget;
-    in_time(budget, async {
+    let work = pin!(async {
         barrier(inner, request.stale).await?;
         if request.version_only {
             let found = readable(inner)?.lookup(GROUP, &request.key);
@@ -69,9 +70,8 @@ pub(super) async fn get(
         }
         caller.answer(charge);
         Ok(Some((entry.version.index, value)))
-    })
-    .await
-    .map(|found| {
+    });
+    in_time(budget, work).await.map(|found| {
         let (version, value) = found.clone().unwrap_or_default();
         proto::GetResponse { found: found.is_some(), value, version }
     })

@@ -7,6 +7,7 @@ use crate::admission::{refusal, validate};
 use cairn_client::proto;
 use cairn_client::proto::operation::Kind;
 use cairn_raft::{OperationResult, WriteOutcome};
+use std::pin::pin;
 use std::time::Duration;
 use tonic::Status;
 
@@ -19,7 +20,8 @@ pub(super) async fn write(
     allowed(caller, &request)?;
     let checked = validate::write(&inner.limits(), request)?;
     let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
-    match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
+    let writing = pin!(inner.replica.write_holding(checked.command, permit));
+    match tokio::time::timeout(budget, writing).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
         Ok(Err(error)) => Err(refusal::of_write(inner.no_service(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!(

@@ -34,7 +34,7 @@ use crate::storage::mode_in_force::{Modes, first_mode};
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, Mode, Need, View};
-use futures::future::{Either, select};
+use futures::future::{BoxFuture, Either, select};
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal, ForwardReason};
 use openraft::raft::ClientWriteResult;
@@ -134,7 +134,8 @@ impl Replica {
         // command.
         let (reply, answer) = Reply::pair(Box::new((proposed, held)));
         let raft = &self.inner.member.raft;
-        if let Err(fatal) = raft.client_write_ff(proposal, Some(reply)).await {
+        // Boxed, since it is large, and soon gone; the write waits for longer.
+        if let Err(fatal) = Box::pin(raft.client_write_ff(proposal, Some(reply))).await {
             return Err(WriteError::Stopped(self.reason(&fatal)));
         }
         let suspended = pin!(self.inner.member.check_quorum.until_suspended());
@@ -186,15 +187,18 @@ impl Replica {
         }
     }
 
-    /// The refusal of a write that another member takes: this one, or the next.
-    async fn elsewhere(
+    /// The refusal of a write that another member takes: this one, or the next. Boxed, since few of the
+    /// many writes under way need it.
+    fn elsewhere(
         &self,
         leader: Option<(NodeId, MemberAddress)>,
         hands_over: bool,
-    ) -> WriteError {
-        let next = self.next_leader(hands_over).await;
-        let leader = next.or_else(|| leader.map(|leader| self.at_present(leader)));
-        leader.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader { leader })
+    ) -> BoxFuture<'_, WriteError> {
+        Box::pin(async move {
+            let next = self.next_leader(hands_over).await;
+            let leader = next.or_else(|| leader.map(|leader| self.at_present(leader)));
+            leader.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader { leader })
+        })
     }
 
     /// Who leads next, while this member hands leadership over or is being stopped. Waits until
