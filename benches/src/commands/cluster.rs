@@ -1,14 +1,17 @@
-//! Three Cairn nodes against three etcd members, one after the other in alternating rounds.
+//! Three Cairn nodes against three members of other systems, one after the other in alternating
+//! rounds.
 //!
-//! The same load generator drives both, each in its own protocol, with the same numbers of clients
-//! and connections, keys and values. Each round starts with empty data directories on the same
-//! disk. The system that is not measured does not run.
+//! The same load generator drives all of them, each in its own protocol, with the same numbers of
+//! clients and connections, keys and values. Each round starts with empty data directories on the
+//! same disk. A system that is not measured does not run.
 
 use crate::proc_io::{context_switches, processor_us};
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
-use crate::systems::etcd::{self, EtcdCluster};
+use crate::systems::etcd::EtcdCluster;
+use crate::systems::nats::NatsCluster;
+use crate::systems::{etcd, nats};
 use crate::target::DiskArguments;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Limit, Payloads, Samples, drive};
@@ -60,63 +63,44 @@ pub struct Arguments {
     /// Also measure another `cairn`, such as an older build: the path of its binary.
     #[arg(long)]
     against: Option<PathBuf>,
-    /// Measure only Cairn.
+    /// Do not measure etcd.
     #[arg(long, conflicts_with = "assert_ratio")]
     without_etcd: bool,
+    /// Also measure NATS: JetStream's key-value buckets with three replicas.
+    #[arg(long)]
+    nats: bool,
+    /// Also measure etcd and NATS (with `--nats`) the other way round: etcd without fsync, and NATS with
+    /// a sync before each acknowledgement.
+    #[arg(long)]
+    peers_swapped: bool,
     /// Fail if Cairn's rate over etcd's is below this.
     #[arg(long)]
     assert_ratio: Option<f64>,
 }
 
-/// Measures both systems.
+/// Measures the systems.
 pub async fn run(arguments: Arguments) -> Result<Report> {
-    if !arguments.without_etcd {
-        etcd::check()?;
+    let mut sides = sides(&arguments)?;
+    for side in &sides {
+        side.system.check()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
     let limit = Limit::Time {
         warm_up: Duration::from_secs(2),
         measured: Duration::from_secs(arguments.seconds),
     };
-    let mut sides = vec![Side::new("cairn, three nodes", &arguments.mode, false)];
-    if arguments.costs {
-        sides.push(Side::new("cairn, mode sync", "sync", false));
-        sides.push(Side::new("cairn, mode replicated, one down", "replicated", true));
-    }
-    if arguments.tls {
-        let side = Side::new("cairn with TLS", &arguments.mode, false);
-        sides.push(Side { tls: true, ..side });
-    }
-    if let Some(program) = &arguments.against {
-        let program = program.canonicalize().with_context(|| program.display().to_string())?;
-        let side = Side::new("the other cairn", &arguments.mode, false);
-        sides.push(Side { program: Some(program), ..side });
-    }
-    let Arguments { clients, connections, value_bytes, .. } = arguments;
     let mut report = Report::new("cluster");
-    let mut etcd_rounds = Vec::new();
-    let mut etcd_cost = Cost::default();
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
-        let seed = round as u64 + 1;
-        if !arguments.without_etcd {
-            let scratch = arguments.disk.scratch()?;
-            let cluster = EtcdCluster::start(scratch.path()).await?;
-            let putters =
-                cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
-            let samples = etcd_cost.over(&cluster.pids(), drive(putters, limit)).await?;
-            step.say(&format!("round {}: etcd {:.0}/s", round + 1, samples.rate()));
-            report.set("etcd", cluster.version());
-            cluster.stop().await?;
-            etcd_rounds.push(samples);
-        }
         for side in &mut sides {
-            let (backend, rate) = side.measure(&arguments, &payloads, limit, seed).await?;
+            let seed = round as u64 + 1;
+            let (version, rate) = side.measure(&arguments, &payloads, limit, seed).await?;
             step.say(&format!("round {}: {} {rate:.0}/s", round + 1, side.name));
-            report.set("cairn", format!("mode {}, backend {backend}", arguments.mode));
+            report.set(side.name, version);
         }
     }
     drop(step);
+    let Arguments { clients, connections, value_bytes, .. } = arguments;
     if let Some(us) = arguments.slower_syncs_us {
         report.set("added to each fdatasync", format!("{us} µs"));
     }
@@ -128,51 +112,71 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report
         .set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
     report.notes.push(
-        "each system is driven as by its own client library: etcd's sends one call for each put; Cairn's sends \
-         the puts that its callers have ready in one batch"
+        "each system is driven as by its own client library: those of etcd and NATS send one message for each \
+         put; Cairn's sends the puts that its callers have ready in one batch"
             .to_owned(),
     );
     report.notes.push(
         "servers and load generator share this machine: only the ratio can be compared with other machines"
             .to_owned(),
     );
-    if !etcd_rounds.is_empty() {
-        report.lines.push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));
-    }
     for side in &sides {
         report.lines.push(Line::new(side.name, &merged(&side.rounds)?, clients));
     }
-    let Some((cairn, costs)) = sides.split_first() else { return Ok(report) };
-    if !etcd_rounds.is_empty() {
-        let ratio = Ratio::new("cairn / etcd", &cairn.rounds, &etcd_rounds);
-        let value = ratio.value;
-        report.ratios.push(ratio);
-        if let Some(least) = arguments.assert_ratio {
-            report.check(
-                format!("cairn / etcd is at least {least}"),
-                value >= least,
-                format!("{value:.2}"),
-            );
-        }
-    }
-    for side in costs {
-        let (over, under) = match side.program {
-            None => (side, cairn),
-            Some(_) => (cairn, side),
+    let Some((cairn, others)) = sides.split_first() else { return Ok(report) };
+    for side in others {
+        let (over, under) = match &side.system {
+            System::Cairn(Cairn { program: None, .. }) => (side, cairn),
+            _ => (cairn, side),
         };
-        report.ratios.push(Ratio::new(
-            format!("{} / {}", over.name, under.name),
-            &over.rounds,
-            &under.rounds,
-        ));
-    }
-    if !etcd_rounds.is_empty() {
-        etcd_cost.print("etcd", &mut report);
+        let name = format!("{} / {}", over.name, under.name);
+        let ratio = Ratio::new(name.clone(), &over.rounds, &under.rounds);
+        if let (System::Etcd { fsync: true }, Some(least)) = (&side.system, arguments.assert_ratio)
+        {
+            let (value, what) = (ratio.value, format!("{name} is at least {least}"));
+            report.check(what, value >= least, format!("{value:.2}"));
+        }
+        report.ratios.push(ratio);
     }
     for side in &sides {
         side.cost.print(side.name, &mut report);
     }
     Ok(report)
+}
+
+/// Cairn first.
+fn sides(arguments: &Arguments) -> Result<Vec<Side>> {
+    let cairn =
+        |mode: &str| Cairn { mode: mode.to_owned(), degraded: false, program: None, tls: false };
+    let own = || cairn(&arguments.mode);
+    let mut sides = vec![Side::new("cairn, three nodes", System::Cairn(own()))];
+    let mut add = |name, system| sides.push(Side::new(name, system));
+    if !arguments.without_etcd {
+        add("etcd, three members", System::Etcd { fsync: true });
+    }
+    if arguments.nats {
+        add("NATS, three replicas", System::Nats { sync_always: false });
+    }
+    if arguments.peers_swapped {
+        add("etcd without fsync", System::Etcd { fsync: false });
+        if arguments.nats {
+            add("NATS, sync always", System::Nats { sync_always: true });
+        }
+    }
+    if arguments.costs {
+        let degraded = Cairn { degraded: true, ..cairn("replicated") };
+        add("cairn, mode sync", System::Cairn(cairn("sync")));
+        add("cairn, mode replicated, one down", System::Cairn(degraded));
+    }
+    if arguments.tls {
+        add("cairn with TLS", System::Cairn(Cairn { tls: true, ..own() }));
+    }
+    if let Some(program) = &arguments.against {
+        let program = program.canonicalize().with_context(|| program.display().to_string())?;
+        let other = Cairn { program: Some(program), ..own() };
+        add("the other cairn", System::Cairn(other));
+    }
+    Ok(sides)
 }
 
 /// Nodes whose every fdatasync lasts longer.
@@ -194,9 +198,21 @@ fn slower_syncs(folder: &Path, us: u64) -> Result<ClusterOptions> {
     })
 }
 
-/// Cairn in one durability mode.
-struct Side {
-    name: &'static str,
+/// A system and how it runs.
+enum System {
+    Cairn(Cairn),
+    /// `fsync`: as it ships.
+    Etcd {
+        fsync: bool,
+    },
+    /// `sync_always`: not as it ships.
+    Nats {
+        sync_always: bool,
+    },
+}
+
+struct Cairn {
+    /// The durability mode.
     mode: String,
     /// Whether one node is down, so that the quorum is degraded: members sync before they
     /// acknowledge.
@@ -205,17 +221,33 @@ struct Side {
     program: Option<PathBuf>,
     /// Connections with certificates.
     tls: bool,
+}
+
+impl System {
+    /// Finds the program, or builds it.
+    fn check(&self) -> Result<()> {
+        match self {
+            System::Cairn(_) => Ok(()),
+            System::Etcd { .. } => etcd::PROGRAM.get().map(drop),
+            System::Nats { .. } => nats::PROGRAM.get().map(drop),
+        }
+    }
+}
+
+/// A system and what was measured of it.
+struct Side {
+    name: &'static str,
+    system: System,
     rounds: Vec<Samples>,
     cost: Cost,
 }
 
 impl Side {
-    fn new(name: &'static str, mode: &str, degraded: bool) -> Side {
-        let (rounds, cost) = (Vec::new(), Cost::default());
-        Side { name, mode: mode.to_owned(), degraded, program: None, tls: false, rounds, cost }
+    fn new(name: &'static str, system: System) -> Side {
+        Side { name, system, rounds: Vec::new(), cost: Cost::default() }
     }
 
-    /// Measures a round with a new cluster. Returns the I/O backend and the rate.
+    /// Measures a round with a new cluster. Returns what the system says of itself, and the rate.
     async fn measure(
         &mut self,
         arguments: &Arguments,
@@ -225,38 +257,61 @@ impl Side {
     ) -> Result<(String, f64)> {
         let Arguments { clients, connections, value_bytes, .. } = *arguments;
         let scratch = arguments.disk.scratch()?;
-        let options = match arguments.slower_syncs_us {
-            Some(us) => slower_syncs(scratch.path(), us)?,
-            None => ClusterOptions::default(),
+        let (version, samples) = match &self.system {
+            System::Cairn(cairn) => {
+                let options = match arguments.slower_syncs_us {
+                    Some(us) => slower_syncs(scratch.path(), us)?,
+                    None => ClusterOptions::default(),
+                };
+                let options = ClusterOptions {
+                    size_bytes: arguments.size_mib << 20,
+                    mode: cairn.mode.clone(),
+                    program: cairn.program.clone(),
+                    tls: cairn.tls,
+                    ..options
+                };
+                let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
+                let fast = cairn.mode == "replicated" && !cairn.degraded;
+                if fast {
+                    cluster.wait_for_fast_mode(payloads, value_bytes, clients).await?;
+                }
+                if cairn.degraded {
+                    cluster.degrade(payloads, value_bytes, clients).await?;
+                }
+                let load =
+                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
+                if cairn.mode == "replicated" && !cluster.all_have_unsynced_acks(fast).await? {
+                    bail!("{}: a node switched between the safe and the fast ack mode", self.name);
+                }
+                let first = cluster.nodes().first().context("a cluster without nodes")?;
+                let version =
+                    format!("mode {}, backend {}", cairn.mode, first.status().await?.backend);
+                cluster.stop().await?;
+                (version, samples)
+            }
+            System::Etcd { fsync } => {
+                let cluster = EtcdCluster::start(scratch.path(), *fsync).await?;
+                let load =
+                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
+                let version = cluster.version().to_owned();
+                cluster.stop().await?;
+                (version, samples)
+            }
+            System::Nats { sync_always } => {
+                let cluster = NatsCluster::start(scratch.path(), *sync_always).await?;
+                let load =
+                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
+                let version = cluster.version().to_owned();
+                cluster.stop().await?;
+                (version, samples)
+            }
         };
-        let options = ClusterOptions {
-            size_bytes: arguments.size_mib << 20,
-            mode: self.mode.clone(),
-            program: self.program.clone(),
-            tls: self.tls,
-            ..options
-        };
-        let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
-        let fast = self.mode == "replicated" && !self.degraded;
-        if fast {
-            cluster.wait_for_fast_mode(payloads, value_bytes, clients).await?;
-        }
-        if self.degraded {
-            cluster.degrade(payloads, value_bytes, clients).await?;
-        }
-        let putters = cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
-        let samples = self.cost.over(&cluster.pids(), drive(putters, limit)).await?;
-        if self.mode == "replicated" && !cluster.all_have_unsynced_acks(fast).await? {
-            bail!("{}: a node switched between the safe and the fast ack mode", self.name);
-        }
-        let backend = match cluster.nodes().first() {
-            Some(node) => node.status().await?.backend,
-            None => bail!("a cluster without nodes"),
-        };
-        cluster.stop().await?;
         let rate = samples.rate();
         self.rounds.push(samples);
-        Ok((backend, rate))
+        Ok((version, rate))
     }
 }
 

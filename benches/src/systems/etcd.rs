@@ -4,15 +4,15 @@
 //! `benchmark put --target-leader --conns --clients`: the fastest way to drive etcd.
 
 use crate::progress::Step;
+use crate::systems::built::GoProgram;
 use anyhow::{Context, Result, bail};
 use cairn_experiments::{Payloads, Worker};
-use cairn_launch::{HeldPort, Server, Signal, command, run};
+use cairn_launch::{HeldPort, Server, Signal, command};
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::path::Path;
-use std::process::Output;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tonic::transport::{Channel, Endpoint};
@@ -35,18 +35,19 @@ pub struct EtcdCluster {
     _ports: Vec<HeldPort>,
 }
 
-/// Whether the program is here. The error says how to get it.
-pub fn check() -> Result<Output> {
-    run(&mut command("etcd", ["--version"])).context(
-        "etcd is not on the search path; install it to be compared with (Debian, Ubuntu: `apt-get install \
-         etcd-server`; elsewhere: https://github.com/etcd-io/etcd/releases)",
-    )
-}
+/// The server.
+pub const PROGRAM: GoProgram = GoProgram {
+    name: "etcd",
+    module: "go.etcd.io/etcd/server/v3",
+    version: "v3.7.3",
+    main: Some("go.etcd.io/etcd/server/v3/etcdmain"),
+};
 
 impl EtcdCluster {
     /// Starts three members with their data below `path` and waits for a leader.
-    pub async fn start(path: &Path) -> Result<EtcdCluster> {
-        check()?;
+    /// `fsync`: as it ships, else with `--unsafe-no-fsync`.
+    pub async fn start(path: &Path, fsync: bool) -> Result<EtcdCluster> {
+        let program = PROGRAM.get()?;
         let _step = Step::new("starting three etcd members");
         let ports = cairn_launch::hold(MEMBERS * 2).context("free ports")?;
         let urls: Vec<String> =
@@ -56,7 +57,7 @@ impl EtcdCluster {
             peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
         let mut members = Vec::new();
         for (index, (client, peer)) in client.iter().zip(peer).enumerate() {
-            let mut command = command("etcd", ["--name", &format!("m{index}"), "--data-dir"]);
+            let mut command = command(&program, ["--name", &format!("m{index}"), "--data-dir"]);
             command.arg(path.join(format!("etcd-{index}")));
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
@@ -64,6 +65,9 @@ impl EtcdCluster {
             command.args(["--initial-cluster-state", "new"]);
             command.args(["--quota-backend-bytes", "8589934592"]);
             command.args(["--logger", "zap", "--log-level", "error"]);
+            if !fsync {
+                command.arg("--unsafe-no-fsync");
+            }
             let log = path.join(format!("etcd-{index}.log"));
             let server = Server::start(&format!("etcd member {index}"), command, &log)?;
             members.push((server, client.clone()));

@@ -1,5 +1,7 @@
 //! The systems under load: real processes on this machine. They stop with the measurement that
 //! started them.
 
+pub mod built;
 pub mod cairn;
 pub mod etcd;
+pub mod nats;
