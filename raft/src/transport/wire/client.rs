@@ -200,9 +200,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Poll<io::Error> {
         loop {
             self.framed.say_alive(context);
-            if self.framed.is_silent() {
-                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, SILENT));
-            }
             while let Poll::Ready(ask) = asks.poll_recv(context) {
                 match ask {
                     Some(ask) => self.begin(ask),
@@ -229,6 +226,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionReset, reason));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(error),
+                // Nothing is there to be read: also after this process was stopped for a while.
+                Poll::Pending if self.framed.is_silent() => {
+                    return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, SILENT));
+                }
                 // What was full has been sent meanwhile, so there may be requests.
                 Poll::Pending if full && sent.is_ready() => {}
                 Poll::Pending => return Poll::Pending,
@@ -418,6 +419,26 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         (Client::new(None, None, &address).unwrap(), listener)
+    }
+
+    /// The story: calls that hang took all places, and what would have ended them was not received.
+    #[tokio::test]
+    async fn a_call_beyond_the_places_is_refused_and_abandoned_ones_give_theirs_back() {
+        let (client, listener) = client().await;
+        let serving = tokio::spawn(async move {
+            let stream = listener.accept().await.unwrap().0;
+            server::serve(stream, Hangs::default(), server::Room::default()).await
+        });
+        let hello = || client.call(methods::HELLO, HelloRequest::default());
+        let mut hanging = futures::future::join_all((0..64).map(|_| hello()));
+        let soon = Duration::from_millis(100);
+        assert!(tokio::time::timeout(soon, &mut hanging).await.is_err());
+        assert_eq!(hello().await.unwrap_err().code(), Code::ResourceExhausted);
+        drop(hanging);
+        // The limit only turns a hang into a failure.
+        let place = async { while tokio::time::timeout(soon, hello()).await.is_ok() {} };
+        tokio::time::timeout(Duration::from_secs(60), place).await.expect("there is a place");
+        serving.abort();
     }
 
     /// The story: the network dropped everything for twelve seconds. TCP sent again more and more rarely, and

@@ -1,13 +1,13 @@
 //! Frames over a stream of bytes.
 //!
 //! What holds here: a frame that has begun arrives at the slowest rate or faster, and what is to be
-//! sent is taken at that rate; else the connection ends. Each side says from time to time that it is
-//! there, also while it receives nothing because it has enough to do. Who connected ends the connection
-//! when it hears nothing; who accepted it, when it hears nothing for longer. Over all connections that
-//! one accepted, large frames that are being received have a bound.
+//! sent is taken at a fortieth of that rate; else the connection ends. Each side says from time to time
+//! that it is there, also while it receives nothing because it has enough to do. Who connected ends the
+//! connection when it hears nothing; who accepted it, when it hears nothing for longer. Large frames of
+//! calls that are being received or served have a bound over all connections that one accepted.
 
 use super::frame::{Frame, HEADER_BYTES, Header, Kind};
-use super::transfer_time;
+use super::{SLOWEST_BYTES_PER_SECOND, transfer_time};
 use crate::core::error::Malformed;
 use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::runtime;
@@ -28,11 +28,17 @@ const READ_BYTES: usize = 256 << 10;
 const LEAST_READ_BYTES: usize = 16 << 10;
 /// A larger frame gets its memory as its bytes arrive: its length alone shows nothing.
 const RESERVED_BYTES: usize = 1 << 20;
+/// A larger frame needs room. Those with a value of the usual limit, or with what an append usually has,
+/// never wait for others.
+const SMALL_BYTES: usize = 3 << 20;
 /// At most so many pieces are handed to the kernel at once.
 const SLICES: usize = 64;
-/// A frame that has begun must arrive within this time, beside the time that its bytes need, and some
-/// bytes of what is to be sent must be taken.
+/// Within this time the rest of a frame that has begun must arrive, or as many bytes as the slowest rate
+/// gives; and all that is to be sent must be taken, or so many bytes of it: a member with a slow disk
+/// takes entries slowly.
 const PROGRESS: Duration = Duration::from_secs(10);
+const DUE_BYTES: usize = SLOWEST_BYTES_PER_SECOND as usize * PROGRESS.as_secs() as usize;
+const TAKEN_BYTES: usize = 256 << 10;
 
 /// How often each side says that it is there.
 pub(super) const ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
@@ -68,8 +74,6 @@ pub(super) struct Framed<S> {
     unsent_bytes: usize,
     /// Bytes were written since the last flush.
     unflushed: bool,
-    /// The bytes of the frame that is being received, as far as known.
-    needed: usize,
     receiving: Progress,
     /// When to say again that this side is there.
     alarm: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -84,16 +88,23 @@ pub(super) struct Framed<S> {
     held: Option<OwnedSemaphorePermit>,
 }
 
-/// Ends what makes no progress.
+/// Ends what is slower than the slowest rate.
 #[derive(Default)]
-struct Progress(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+struct Progress {
+    limit: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Bytes that are due before the limit.
+    due: usize,
+}
 
 impl Progress {
-    /// Called when the stream is not ready: an error if so many bytes took too long.
-    fn waits(&mut self, bytes: usize, context: &mut Context<'_>) -> io::Result<()> {
-        let limit = || PROGRESS + transfer_time(bytes as u64);
-        let wait = self.0.get_or_insert_with(|| Box::pin(runtime::sleep(limit())));
-        match wait.as_mut().poll(context) {
+    /// Called when the stream is not ready, and so many bytes are missing: an error if too few of them
+    /// came for a while.
+    fn waits(&mut self, missing: usize, context: &mut Context<'_>) -> io::Result<()> {
+        let limit = self.limit.get_or_insert_with(|| {
+            self.due = missing.min(DUE_BYTES);
+            Box::pin(runtime::sleep(PROGRESS))
+        });
+        match limit.as_mut().poll(context) {
             Poll::Pending => Ok(()),
             Poll::Ready(()) => {
                 let reason = "the other side is too slow";
@@ -102,8 +113,16 @@ impl Progress {
         }
     }
 
-    fn made(&mut self) {
-        self.0 = None;
+    fn made(&mut self, bytes: usize) {
+        self.due = self.due.saturating_sub(bytes);
+        if self.due == 0 {
+            self.limit = None;
+        }
+    }
+
+    /// Nothing is waited for.
+    fn ended(&mut self) {
+        self.limit = None;
     }
 }
 
@@ -123,7 +142,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             unflushed: false,
-            needed: 0,
             receiving: Progress::default(),
             alarm: Box::pin(runtime::sleep(ALIVE_INTERVAL)),
             heard: runtime::now(),
@@ -177,14 +195,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             let written = match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
                 Poll::Ready(written) => written?,
                 Poll::Pending => {
-                    self.sending.waits(0, context)?;
+                    self.sending.waits(self.unsent_bytes.min(TAKEN_BYTES), context)?;
                     return Poll::Pending;
                 }
             };
             if written == 0 {
                 return Poll::Ready(Err(ended()));
             }
-            self.sending.made();
+            self.sending.made(written);
             self.sent_since += written as u64;
             self.sent(written);
             self.unflushed = true;
@@ -222,7 +240,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
 
     /// Nothing is received for now: what has begun to arrive is not late.
     pub(super) fn pause(&mut self) {
-        self.receiving.made();
+        self.receiving.ended();
     }
 
     /// The next frame; `None` when the other side has closed the connection between two.
@@ -235,8 +253,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
             let header = Header::read(&self.received, self.most).map_err(malformed)?;
             let needed = match header {
                 Some(header) if header.frame_bytes() <= self.received.len() => {
-                    self.receiving.made();
-                    self.held = None;
+                    self.receiving.ended();
                     return Poll::Ready(
                         header.take_frame(&mut self.received).map(Some).map_err(malformed),
                     );
@@ -257,10 +274,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         }
     }
 
-    /// Ready when there is room for a frame of so many bytes. Whoever has room has it for no longer than
-    /// a frame may take.
+    /// The room that the frame which `poll_next` returned has: for as long as it is being served.
+    pub(super) fn take_room(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.held.take()
+    }
+
+    /// Ready when there is room for a frame of so many bytes. Until it is there, whoever has room has it
+    /// for no longer than a frame may take.
     fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
-        let Some(Room(room)) = self.room.as_ref().filter(|_| bytes > RESERVED_BYTES) else {
+        let Some(Room(room)) = self.room.as_ref().filter(|_| bytes > SMALL_BYTES) else {
             return Poll::Ready(());
         };
         if self.held.is_none() {
@@ -280,21 +302,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         if room < missing.clamp(LEAST_READ_BYTES, RESERVED_BYTES) {
             self.received.reserve(missing.clamp(READ_BYTES, RESERVED_BYTES));
         }
-        if self.needed != needed {
-            (self.needed, self.receiving) = (needed, Progress::default());
-        }
         let begun = !self.received.is_empty();
         let mut stream = Pin::new(&mut self.stream);
         match tokio_read(&mut stream, &mut self.received, context) {
             Poll::Ready(Ok(0)) => Poll::Ready(Err(ended())),
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(Ok(bytes)) => {
+                self.receiving.made(bytes);
                 (self.heard, self.sent_since, self.alive_since) = (runtime::now(), 0, 0);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 if begun || self.room.is_some() {
-                    self.receiving.waits(needed, context)?;
+                    self.receiving.waits(missing, context)?;
                 }
                 Poll::Pending
             }
@@ -317,7 +337,7 @@ fn tokio_read<S: AsyncRead>(
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const LARGE: usize = 3 << 20;
 
@@ -353,5 +373,24 @@ mod tests {
         drop(first);
         let frame = received.await.expect("there is room").unwrap().unwrap();
         assert_eq!(frame.values, [vec![7; LARGE]]);
+    }
+
+    /// The story: a reader took a byte every few seconds, and what waited for it lay in memory for ever.
+    #[tokio::test]
+    async fn a_reader_that_takes_a_byte_now_and_then_is_too_slow() {
+        let (mut slow, stream) = tokio::io::duplex(64 << 10);
+        let mut framed = Framed::new(stream, 2 * LARGE, None);
+        let (kind, message, values) = (Kind::Call, Bytes::new(), vec![vec![7; LARGE].into()]);
+        framed.send(Frame { kind, code: 1, call: 1, message, values });
+        let reading = tokio::spawn(async move {
+            while slow.read_u8().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        let sending = poll_fn(|context| framed.poll_send(context));
+        // The limit only turns a hang into a failure.
+        let sent = tokio::time::timeout(Duration::from_secs(60), sending).await;
+        assert_eq!(sent.expect("it ends").unwrap_err().kind(), io::ErrorKind::TimedOut);
+        reading.abort();
     }
 }

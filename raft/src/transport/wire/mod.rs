@@ -11,8 +11,8 @@
 //! append stream is a call with many requests, whose answers come in their order.
 //!
 //! What holds here: a frame that is damaged, too long, or against the protocol ends the connection;
-//! what is received and not served yet, and what is answered and not sent yet, has a bound; nothing of a
-//! connection outlives it.
+//! what is received and not served yet, and what is answered and not sent yet, has a bound; no call
+//! outlives its connection.
 
 pub(crate) mod client;
 mod frame;

@@ -1,9 +1,10 @@
 //! The side that accepts and answers.
 //!
 //! What holds here: at most [`CALLS`] calls and [`STREAMS`] append streams of a connection are served at
-//! once, and while [`UNSENT_BYTES`] of answers are not taken or a request waits for its stream, nothing
-//! more is received. A call that is being served ends with its connection, or when its caller says that
-//! nobody waits for it any more: else those that time out would take the places of all others.
+//! once, and more are refused. While [`UNSENT_BYTES`] of answers are not taken, no more answers are made,
+//! and nothing more is received; nor is it while a request waits for its stream. A call that is being
+//! served ends with its connection, or when its caller says that nobody waits for it any more: else those
+//! that time out would take the places of all others.
 
 use super::frame::{Frame, Kind};
 use super::framed::Framed;
@@ -28,6 +29,8 @@ use tonic::Status;
 
 /// Calls of a connection that are served at once.
 const CALLS: usize = 64;
+/// Frames of a connection that are taken in its turn.
+const FRAMES: usize = 64;
 /// Append streams of a connection that are served at once: one, and those that are about to end.
 const STREAMS: usize = 8;
 /// Requests of an append stream that wait to be served.
@@ -134,7 +137,7 @@ struct Appends {
 
 impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
+        for _ in 0..FRAMES {
             self.framed.say_alive(context);
             let full = self.poll_answers(context);
             if self.framed.poll_send(context)?.is_ready() && full {
@@ -153,24 +156,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
                 None => return Poll::Ready(Ok(())),
             }
         }
+        // The other connections have their turn.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Whether nothing more is received for now. What makes room wakes the connection.
     fn is_full(&self) -> bool {
-        self.stalled.is_some()
-            || self.calls.len() >= CALLS
-            || self.framed.unsent_bytes() >= UNSENT_BYTES
+        self.stalled.is_some() || self.framed.unsent_bytes() >= UNSENT_BYTES
     }
 
     /// Takes the answers that are there. Returns whether there may be more, for which there is no room.
     fn poll_answers(&mut self, context: &mut Context<'_>) -> bool {
-        while let Poll::Ready(Some((call, answer))) = self.calls.poll_next_unpin(context) {
+        while self.framed.unsent_bytes() < UNSENT_BYTES
+            && let Poll::Ready(Some((call, answer))) = self.calls.poll_next_unpin(context)
+        {
             self.abandon.remove(&call);
             if let Some(answer) = answer {
                 self.framed.send(frame_of(call, answer));
             }
         }
-        let (framed, mut full) = (&mut self.framed, false);
+        let mut full = self.framed.unsent_bytes() >= UNSENT_BYTES;
+        let framed = &mut self.framed;
         self.streams.retain(|call, stream| {
             while framed.unsent_bytes() < UNSENT_BYTES {
                 match stream.answers.poll_next_unpin(context) {
@@ -197,14 +204,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
     fn received(&mut self, frame: Frame, context: &mut Context<'_>) -> io::Result<()> {
         let Frame { kind, code, call, message, values } = frame;
         let request = Packed { message, values };
+        let room = self.framed.take_room();
         match kind {
             Kind::Call if code == methods::APPEND.number() => self.begin(call, request, context),
             Kind::More => self.append(call, request, context),
+            // It goes on receiving: what ends calls comes on the same way.
+            Kind::Call if self.calls.len() >= CALLS => {
+                let refusal = Status::resource_exhausted("too many calls are under way");
+                self.framed.send(frame_of(call, Err(refusal)));
+            }
             Kind::Call => match self.service.call(code, request) {
                 Ok(served) => {
                     let (served, handle) = abortable(served);
                     self.abandon.insert(call, handle);
-                    self.calls.push(Box::pin(async move { (call, served.await.ok()) }));
+                    self.calls.push(Box::pin(async move {
+                        let answer = served.await.ok();
+                        drop(room);
+                        (call, answer)
+                    }));
                 }
                 Err(refusal) => self.framed.send(frame_of(call, Err(refusal))),
             },
