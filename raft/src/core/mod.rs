@@ -15,6 +15,7 @@ pub(crate) mod machine;
 pub(crate) mod proto;
 pub(crate) mod quorum;
 pub(crate) mod raft_metrics;
+pub(crate) mod repeated;
 pub(crate) mod runtime;
 pub(crate) mod types;
 pub(crate) mod version;

@@ -8,7 +8,7 @@ use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::StoredMembership;
 use crate::core::version::RELEASE_BYTES_MAX;
-use crate::core::{codec, convert, proto};
+use crate::core::{codec, convert, proto, repeated};
 use cairn_engine::{BootEpoch, MachineImage, Mode};
 use prost::Message;
 use std::sync::Arc;
@@ -46,6 +46,11 @@ pub(crate) struct Image {
 impl Image {
     /// Equal images have equal bytes. Empty bytes are the image before the first entry.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Image, Malformed> {
+        repeated::check(
+            bytes,
+            repeated::MACHINE_IMAGE,
+            ELEMENTS_PER_BYTE * bytes.len() + ELEMENT_BYTES,
+        )?;
         let message =
             proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
@@ -71,6 +76,11 @@ impl Image {
         })
     }
 }
+
+/// What the elements of an image may take decoded: so many times its bytes, as results of operations
+/// without a key do, and so many more.
+const ELEMENTS_PER_BYTE: usize = 8;
+const ELEMENT_BYTES: usize = 1 << 20;
 
 /// Upper bounds: for a boot or a removed identity, and for a membership.
 const ITEM_BYTES: u64 = 64 + RELEASE_BYTES_MAX as u64;

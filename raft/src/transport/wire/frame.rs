@@ -20,6 +20,9 @@ use std::collections::VecDeque;
 pub(super) const HEADER_BYTES: usize = 32;
 /// Of a value in the table.
 const ROW_BYTES: usize = 4;
+/// The most values of a frame, twice as many as an append may have: each takes eight times as much in
+/// memory as in the table.
+const VALUES: usize = 1 << 20;
 /// A shorter value is sent with the message: a piece of its own costs more than a copy.
 const COPIED_BYTES: usize = 512;
 
@@ -89,10 +92,13 @@ impl Header {
         let [message, values] = [bytes.get_u32_le() as usize, bytes.get_u32_le() as usize];
         let value_bytes = usize::try_from(bytes.get_u64_le()).unwrap_or(usize::MAX);
         let header = Header { kind, code, call, message, values, value_bytes, crc };
-        match header.frame_bytes() <= most {
-            true => Ok(Some(header)),
-            false => Err(Malformed("a frame that is too long")),
+        if header.frame_bytes() > most {
+            return Err(Malformed("a frame that is too long"));
         }
+        if header.values > VALUES {
+            return Err(Malformed("a frame of too many values"));
+        }
+        Ok(Some(header))
     }
 
     /// The bytes of the whole frame.
@@ -242,6 +248,17 @@ mod tests {
         assert_eq!(Header::read(header, MOST), Err(Malformed("a frame that is too long")));
         assert!(Header::read(header, 2 * MOST).is_ok());
         assert_eq!(Header::read(&bytes[..HEADER_BYTES - 1], MOST), Ok(None));
+    }
+
+    #[test]
+    fn a_frame_of_too_many_values_is_refused_at_its_header() {
+        let header = |values: usize| {
+            let values = vec![Bytes::new(); values];
+            let bytes = bytes_of(Frame { values, ..frame(&[]) });
+            Header::read(&bytes[..HEADER_BYTES], 64 * MOST)
+        };
+        assert!(header(VALUES).is_ok());
+        assert_eq!(header(VALUES + 1), Err(Malformed("a frame of too many values")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::core::error::Malformed;
 use crate::core::proto;
+use crate::core::repeated::{self, Repeated};
 use bytes::Bytes;
 use std::marker::PhantomData;
 
@@ -77,8 +78,15 @@ pub(crate) mod methods {
     }
 }
 
+/// What the elements of a message may take decoded. An append has at most 512 entries of 1,024 values
+/// each, which take half of it.
+const ELEMENT_BYTES: usize = 32 << 20;
+
 /// A message whose values travel beside it.
 pub(crate) trait Message: prost::Message + Default + Send + 'static {
+    /// Its repeated fields, also those of messages in it; none of numbers, which take no more decoded.
+    const REPEATED: &'static [Repeated] = &[];
+
     /// Where its values are, in a fixed order.
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
         std::iter::empty()
@@ -92,19 +100,38 @@ macro_rules! without_values {
 }
 
 without_values! {
-    HelloRequest HelloResponse AppendResponse VoteRequest VoteResponse SnapshotOffsetRequest
-    SnapshotOffsetResponse SnapshotChunkResponse SnapshotFinishRequest SnapshotFinishResponse
-    TransferLeaderRequest TransferLeaderResponse RecoverRequest RecoverResponse JoinRequest
-    JoinResponse FetchValueRequest SafeToStopRequest SafeToStopResponse
+    HelloRequest AppendResponse VoteRequest VoteResponse SnapshotOffsetResponse
+    SnapshotFinishResponse TransferLeaderRequest TransferLeaderResponse RecoverRequest
+    RecoverResponse JoinRequest JoinResponse FetchValueRequest SafeToStopRequest
+}
+
+macro_rules! with_elements {
+    ($($message:ident: $repeated:expr,)+) => {$(
+        impl Message for proto::$message {
+            const REPEATED: &'static [Repeated] = $repeated;
+        }
+    )+};
+}
+
+with_elements! {
+    HelloResponse: &[Repeated::of::<proto::Contact>(7, &[])],
+    SnapshotOffsetRequest: &[Repeated::one(3, repeated::SNAPSHOT_META)],
+    SnapshotChunkResponse: &[Repeated::of::<Bytes>(4, &[])],
+    SnapshotFinishRequest: &[Repeated::one(3, repeated::SNAPSHOT_META)],
+    SafeToStopResponse: &[Repeated::of::<proto::StopVerdict>(2, &[Repeated::of::<String>(2, &[])])],
 }
 
 impl Message for proto::AppendRequest {
+    const REPEATED: &'static [Repeated] = repeated::ENTRIES;
+
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
         self.entries.iter_mut().flat_map(|entry| &mut entry.values)
     }
 }
 
 impl Message for proto::SnapshotChunkRequest {
+    const REPEATED: &'static [Repeated] = &[Repeated::of::<proto::SnapshotItem>(5, &[])];
+
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
         self.items.iter_mut().filter_map(|item| item.value.as_mut())
     }
@@ -131,6 +158,7 @@ impl Packed {
 
     /// The message, if it is one of this kind with as many values as it has places.
     pub(super) fn read<M: Message>(self) -> Result<M, Malformed> {
+        repeated::check(&self.message, M::REPEATED, ELEMENT_BYTES)?;
         let mut message =
             M::decode(self.message).map_err(|_| Malformed("a message of another kind"))?;
         let mut values = self.values.into_iter();

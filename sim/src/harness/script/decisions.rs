@@ -50,7 +50,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         |seed| Plan { latency: Duration::from_millis(2)..Duration::from_millis(4), ..three(seed) },
         epoch_in_the_log
     )
-    .seeds(16)
+    .seeds(48)
     .may_stop()
     .reaches(&[
         UNSYNCED_LOST,

@@ -28,7 +28,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario!("identity-unreadable-and-ended-on-the-way", three, ended_on_the_way)
         .seeds(16)
         .reaches(&["ended while it is replaced", REPLACEMENT]),
-    scenario!("identity-unreadable-while-another-lags", three, another_lags).reaches(&[
+    scenario!("identity-unreadable-while-another-lags", three, another_lags).seeds(48).reaches(&[
         "the leader is in contact with one that lags",
         "nothing overwritten before it caught up",
         REPLACEMENT,

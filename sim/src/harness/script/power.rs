@@ -45,7 +45,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         .reaches(&[NONE_LEFT, "all active again"]),
     scenario!("last-replica-standing-is-the-first-back", three_or_five, last_replica_first_back)
         .reaches(&[NONE_LEFT, UNSYNCED_LOST, RECOVERED]),
-    scenario!("idle-total-cut", three_or_five, idle_total_cut).seeds(24).reaches(&[
+    scenario!("idle-total-cut", three_or_five, idle_total_cut).seeds(128).reaches(&[
         "all cut while idle",
         "cut again while opening",
         "no member recovers",
