@@ -1150,7 +1150,8 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("cairn.kv.v1.Kv", "Write"));
             self.inner.unary(req, path, codec).await
         }
-        /// One key. Linearizable unless `stale`.
+        /// One key. Linearizable unless `stale`, at any member: one that does not lead asks the leader, and
+        /// answers NOT_LEADER only if that fails.
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRequest>,
@@ -1169,7 +1170,7 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("cairn.kv.v1.Kv", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// A page of keys in byte order. Linearizable unless `stale`. Each page is its own point-in-time
+        /// A page of keys in byte order. Linearizable unless `stale`, at any member. Each page is its own point-in-time
         /// view.
         pub async fn list(
             &mut self,
@@ -1284,12 +1285,13 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::WriteRequest>,
         ) -> std::result::Result<tonic::Response<super::WriteResponse>, tonic::Status>;
-        /// One key. Linearizable unless `stale`.
+        /// One key. Linearizable unless `stale`, at any member: one that does not lead asks the leader, and
+        /// answers NOT_LEADER only if that fails.
         async fn get(
             &self,
             request: tonic::Request<super::GetRequest>,
         ) -> std::result::Result<tonic::Response<super::GetResponse>, tonic::Status>;
-        /// A page of keys in byte order. Linearizable unless `stale`. Each page is its own point-in-time
+        /// A page of keys in byte order. Linearizable unless `stale`, at any member. Each page is its own point-in-time
         /// view.
         async fn list(
             &self,

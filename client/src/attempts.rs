@@ -50,6 +50,8 @@ pub(crate) struct Attempts {
     failures: u32,
     cursor: Option<usize>,
     hint: Option<Arc<Node>>,
+    /// The node that is asked now was hinted at.
+    hinted: bool,
     /// The node that failed last. Another one is asked first.
     avoid: Option<Arc<Node>>,
     tried: Vec<String>,
@@ -69,6 +71,7 @@ impl Attempts {
             failures: 0,
             cursor: None,
             hint: None,
+            hinted: false,
             avoid: None,
             tried: Vec::new(),
             strangers: Vec::new(),
@@ -157,7 +160,9 @@ impl Attempts {
 
     /// The node to ask next, or how long to wait until there is one.
     fn choose(&mut self, pool: &Pool, now: Instant) -> Result<Arc<Node>, Duration> {
-        if let Some(hint) = self.hint.take().filter(|node| node.cooling(now).is_none()) {
+        let hint = self.hint.take().filter(|node| node.cooling(now).is_none());
+        self.hinted = hint.is_some();
+        if let Some(hint) = hint {
             return Ok(hint);
         }
         let avoided =
@@ -167,20 +172,22 @@ impl Attempts {
         }
         let from = self.cursor.unwrap_or(pool.start);
         let mut until: Option<Instant> = None;
-        let mut last_resort = None;
+        let (mut last_resort, mut serves_no_reads) = (None, None);
         for position in from..from + pool.len() {
             let Some(node) = pool.nth(position) else { continue };
             if let Some(cooling) = node.cooling(now) {
                 until = Some(until.map_or(cooling, |earliest| earliest.min(cooling)));
             } else if avoided(&node) {
                 last_resort = Some(node);
+            } else if self.target == Target::Reader && !node.serves_reads(now) {
+                serves_no_reads = Some(node);
             } else {
                 self.cursor = Some(position + 1);
                 return Ok(node);
             }
         }
         let wait = until.map_or(MAX_BACKOFF, |until| until.saturating_duration_since(now));
-        last_resort.ok_or(wait)
+        serves_no_reads.or(last_resort).ok_or(wait)
     }
 
     /// Records that asking `node` failed, and waits as long as the failure requires.
@@ -223,7 +230,13 @@ impl Attempts {
             pool.refresh_soon();
         }
         if failure != Failure::SessionExpired && !stays {
-            pool.forget_preferred(self.target, node);
+            let forgotten = match self.target {
+                Target::Reader => self.keeps_reads(node, &failure),
+                Target::Leader | Target::Any => true,
+            };
+            if forgotten {
+                pool.forget_preferred(self.target, node);
+            }
             self.avoid = Some(node.clone());
         }
         let delay = self.delay(pool, &failure);
@@ -233,11 +246,29 @@ impl Attempts {
         delay
     }
 
+    /// Keeps further reads from a node where one failed. Returns whether it is no leader any more, as far
+    /// as that shows.
+    fn keeps_reads(&self, node: &Node, failure: &Failure) -> bool {
+        let now = Instant::now();
+        match failure {
+            Failure::Overloaded(after) | Failure::Full(after, _) => {
+                node.wants_fewer_reads(now, *after);
+                false
+            }
+            // Of one value, and of a caller without patience.
+            Failure::Unreadable(_) => false,
+            Failure::Lost { timed_out: true, .. } if self.remaining().is_zero() => true,
+            _ => {
+                node.refused_read(now);
+                true
+            }
+        }
+    }
+
     /// Whether the same node is asked again: a leader that wants fewer requests still leads. Any other
     /// node would take the whole request, only to name the leader.
     fn stays(&self, pool: &Pool, node: &Arc<Node>, failure: &Failure) -> bool {
-        let wants_fewer = matches!(failure, Failure::Overloaded(_) | Failure::Full(..));
-        wants_fewer && self.target == Target::Leader && pool.leads(node)
+        wants_fewer(failure) && self.target == Target::Leader && pool.leads(node)
     }
 
     /// A node that is down explains less than a node that says why nobody is served, and a node of
@@ -326,6 +357,7 @@ impl Attempts {
     where
         F: Future<Output = Result<T, Status>>,
     {
+        let _under_way = node.ask();
         let silence = pool.options.attempt_timeout;
         let timeout = self.remaining().min(silence.max(self.answer_within));
         let stub = connection.stub();
@@ -363,6 +395,10 @@ impl Attempts {
                     stays()?;
                 }
                 pool.succeeded(self.target, node);
+                if self.target == Target::Reader && self.hinted {
+                    // Another node named it as the leader.
+                    pool.succeeded(Target::Leader, node);
+                }
                 return Ok(response);
             }
             Err(status) => status,
@@ -383,6 +419,10 @@ impl Attempts {
         tracing::debug!(endpoint = node.address(), ?failure, "attempt failed");
         Err(failure)
     }
+}
+
+fn wants_fewer(failure: &Failure) -> bool {
+    matches!(failure, Failure::Overloaded(_) | Failure::Full(..))
 }
 
 /// A call without an answer. Ended so, by a deadline or by a caller that stops waiting, it asks the

@@ -28,7 +28,8 @@
 //!
 //! # What it promises
 //!
-//! - **Reads are linearizable**, unless they ask to be stale.
+//! - **Reads are linearizable**, unless they ask to be stale. The leader answers them, or all members
+//!   together ([`Options::read_from`]).
 //! - **A write is applied at most once**, however often the client had to send it. Each carries a
 //!   client id and a sequence number, and the servers answer a repeated number with its first
 //!   result.
@@ -103,7 +104,7 @@ pub use members::{Leader, MemberChange};
 pub use named::{Chosen, MemberState, Mode, Role};
 pub use node::PROTOCOL;
 pub use operator::{Operator, OperatorCall};
-pub use options::Options;
+pub use options::{Options, ReadFrom};
 pub use read::ReadOptions;
 pub use safe_to_stop::StopVerdict;
 pub use scrub::{ScrubAction, ScrubStatus};

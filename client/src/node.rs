@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cairn_tls::{Connector, Expected, Tls};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
@@ -158,6 +158,11 @@ const WANTS_TLS: &str = "security properties do not meet minimum requirements";
 const COOL_DOWN: Duration = Duration::from_millis(100);
 const MAX_COOL_DOWN: Duration = Duration::from_secs(1);
 
+/// How long other nodes are asked to read after a read failed. Doubles like that: a member that is cut
+/// off from the leader may take a second to say so.
+const READ_COOL_DOWN: Duration = Duration::from_secs(1);
+const MAX_READ_COOL_DOWN: Duration = Duration::from_secs(30);
+
 pub(crate) struct Node {
     address: String,
     endpoint: Endpoint,
@@ -165,6 +170,34 @@ pub(crate) struct Node {
     caller: Caller,
     state: Mutex<State>,
     connecting: tokio::sync::Mutex<()>,
+    under_way: AtomicUsize,
+    opening: AtomicBool,
+    /// Whether reads are or were kept from this node since it served one.
+    reads_kept: AtomicBool,
+}
+
+/// A connection that is being opened for nobody in particular.
+pub(crate) struct Opening(Arc<Node>);
+
+impl Opening {
+    pub(crate) fn node(&self) -> &Node {
+        &self.0
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A request that is under way to a node.
+pub(crate) struct UnderWay<'a>(&'a Node);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -172,6 +205,9 @@ struct State {
     connection: Option<Arc<Connection>>,
     failures: u32,
     cool_until: Option<Instant>,
+    /// Until then other nodes are asked to read; and how many reads in a row failed here.
+    no_reads_until: Option<Instant>,
+    failed_reads: u32,
     last_error: String,
 }
 
@@ -211,7 +247,67 @@ impl Node {
             caller: caller.clone(),
             state: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
+            under_way: AtomicUsize::new(0),
+            opening: AtomicBool::new(false),
+            reads_kept: AtomicBool::new(false),
         })
+    }
+
+    /// Counts a request as under way until the returned value is dropped.
+    pub(crate) fn ask(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self)
+    }
+
+    /// `None` while another one has begun to open the connection.
+    pub(crate) fn begin_opening(self: &Arc<Node>) -> Option<Opening> {
+        let begun = self.opening.swap(true, Ordering::Relaxed);
+        (!begun).then(|| Opening(self.clone()))
+    }
+
+    /// Requests under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Whether to ask this node to read, if there are others.
+    pub(crate) fn serves_reads(&self, now: Instant) -> bool {
+        let state = self.state.lock();
+        ![state.cool_until, state.no_reads_until].into_iter().flatten().any(|until| until > now)
+    }
+
+    /// A read failed here: others are asked for a while, longer with every failure in a row. It may be
+    /// recovering, or cut off from the leader.
+    pub(crate) fn refused_read(&self, now: Instant) {
+        let mut state = self.state.lock();
+        let delay = READ_COOL_DOWN.saturating_mul(1 << state.failed_reads.min(8));
+        state.failed_reads = state.failed_reads.saturating_add(1);
+        self.keep_reads(state, now + delay.min(MAX_READ_COOL_DOWN));
+    }
+
+    /// The node wants fewer requests: others are asked to read for so long.
+    pub(crate) fn wants_fewer_reads(&self, now: Instant, after: Duration) {
+        self.keep_reads(self.state.lock(), now + after.min(MAX_READ_COOL_DOWN));
+    }
+
+    fn keep_reads(&self, mut state: MutexGuard<'_, State>, until: Instant) {
+        state.no_reads_until = state.no_reads_until.max(Some(until));
+        self.reads_kept.store(true, Ordering::Relaxed);
+    }
+
+    /// A read is about to be sent here. If reads were kept from the node, the others wait for the answer
+    /// to this one, or for a while.
+    pub(crate) fn tries_read(&self, now: Instant) {
+        if self.reads_kept.load(Ordering::Relaxed) {
+            self.state.lock().no_reads_until = Some(now + READ_COOL_DOWN);
+        }
+    }
+
+    pub(crate) fn served_read(&self) {
+        if self.reads_kept.swap(false, Ordering::Relaxed) {
+            let mut state = self.state.lock();
+            (state.no_reads_until, state.failed_reads) = (None, 0);
+        }
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -41,6 +41,19 @@ pub struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) token: Option<Token>,
     pub(crate) tls: Option<Files>,
+    pub(crate) read_from: ReadFrom,
+}
+
+/// Which members answer linearizable reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// The leader, as long as it is known and answers; else any member.
+    #[default]
+    Leader,
+    /// The member with the fewest requests of this client under way. One that does not lead asks the
+    /// leader how far it must have come, for many reads at once: a read takes longer by that, and the
+    /// leader reads fewer values.
+    Members,
 }
 
 /// What a client proves its name with: the value of `authorization`, which no `Debug` shows.
@@ -68,6 +81,7 @@ impl Default for Options {
             seed: None,
             token: None,
             tls: None,
+            read_from: ReadFrom::default(),
         }
     }
 }
@@ -148,6 +162,12 @@ impl Options {
     /// at once. More help only if the task of one connection is the bottleneck.
     pub fn connections_per_node(mut self, connections: usize) -> Self {
         self.connections_per_node = connections.max(1);
+        self
+    }
+
+    /// Which members answer linearizable reads. Default: the leader.
+    pub fn read_from(mut self, read_from: ReadFrom) -> Self {
+        self.read_from = read_from;
         self
     }
 

@@ -8,6 +8,7 @@
 //!
 //! What holds here: beside those of the options, the nodes are bounded.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::Error;
 use crate::caller::Caller;
 use crate::convert;
 use crate::node::{Connection, Node, normalize};
-use crate::options::Options;
+use crate::options::{Options, ReadFrom};
 use crate::proto;
 use crate::random::Random;
 use crate::session::Sessions;
@@ -49,6 +50,8 @@ pub(crate) struct Pool {
     leader: RwLock<Option<Arc<Node>>>,
     /// The node that last answered any request.
     preferred: RwLock<Option<Arc<Node>>>,
+    /// Counts choices among nodes that have equally much to do.
+    turn: AtomicUsize,
     /// When to ask for the members again; `None`: no node told them yet.
     next_refresh: Mutex<Option<Instant>>,
     /// Itself, for the task that asks.
@@ -60,6 +63,8 @@ pub(crate) struct Pool {
 pub(crate) enum Target {
     /// Only the leader.
     Leader,
+    /// Every member: one that does not lead asks the leader.
+    Reader,
     /// Every node.
     Any,
 }
@@ -89,6 +94,7 @@ impl Pool {
             nodes: RwLock::new(nodes),
             leader: RwLock::new(None),
             preferred: RwLock::new(None),
+            turn: AtomicUsize::new(0),
             next_refresh: Mutex::default(),
             own: OnceLock::new(),
             view: ClusterView::new(cluster, caller),
@@ -200,11 +206,13 @@ impl Pool {
         }
         self.sessions.observe(applied);
         self.learn_members(&members, newest);
-        if let Some(leader) = leader
-            && self.leader.read().is_none()
+        // A node that was taken for the leader knows best who leads since: it may go on serving reads.
+        let asked_leader =
+            self.leader.read().as_ref().is_none_or(|leader| leader.address() == address);
+        if let Some(leader) = leader.filter(|_| asked_leader)
+            && let Some(node) = self.at(&leader.client_address)
         {
-            let node = self.at(&leader.client_address);
-            *self.leader.write() = node;
+            *self.leader.write() = Some(node);
         }
         Ok(())
     }
@@ -308,10 +316,41 @@ impl Pool {
     }
 
     /// The node to ask first: the one that last served such a request, unless the client skips it
-    /// now.
+    /// now; for a read that any member may serve, the one with the least to do.
     pub(crate) fn first_choice(&self, target: Target, now: Instant) -> Option<Arc<Node>> {
+        if target == Target::Reader && self.options.read_from == ReadFrom::Members {
+            return self.least_busy(now);
+        }
         let node = self.remembered(target).read().clone()?;
         node.cooling(now).is_none().then_some(node)
+    }
+
+    /// Of the nodes that are connected, one with the fewest requests under way: of those that serve
+    /// reads now, if there are any. The others are connected meanwhile: no read waits for that.
+    fn least_busy(&self, now: Instant) -> Option<Arc<Node>> {
+        let nodes = self.nodes.read();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let (behind, first) = nodes.split_at(turn.checked_rem(nodes.len())?);
+        let known = first.iter().chain(behind).filter(|node| node.cooling(now).is_none());
+        let connected = known.filter(|node| {
+            let connected = node.connection().is_some();
+            if !connected {
+                self.connect_meanwhile(node);
+            }
+            connected
+        });
+        let node = connected.min_by_key(|node| (!node.serves_reads(now), node.under_way()))?;
+        node.tries_read(now);
+        Some(node.clone())
+    }
+
+    fn connect_meanwhile(&self, node: &Arc<Node>) {
+        let Some(pool) = self.own.get().and_then(Weak::upgrade) else { return };
+        let Some(opening) = node.begin_opening() else { return };
+        tokio::spawn(async move {
+            // A failure is noted at the node.
+            pool.connect(opening.node()).await.ok();
+        });
     }
 
     /// A request that named this generation was served by the node at `address`, or may take effect:
@@ -328,6 +367,10 @@ impl Pool {
 
     /// Remembers that `node` served such a request.
     pub(crate) fn succeeded(&self, target: Target, node: &Arc<Node>) {
+        if target == Target::Reader {
+            // It may lead or not.
+            return node.served_read();
+        }
         let slot = self.remembered(target);
         let same = slot.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, node));
         if !same {
@@ -351,7 +394,7 @@ impl Pool {
 
     fn remembered(&self, target: Target) -> &RwLock<Option<Arc<Node>>> {
         match target {
-            Target::Leader => &self.leader,
+            Target::Leader | Target::Reader => &self.leader,
             Target::Any => &self.preferred,
         }
     }

@@ -147,9 +147,7 @@ impl Client {
             match &failure {
                 Failure::Refused(error) => return Err(error.clone()),
                 // Another node may have the value intact. Each is asked once.
-                Failure::Unreadable(message)
-                    if attempts.target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
-                {
+                Failure::Unreadable(message) if attempts.tried() + 1 >= pool.len() => {
                     return Err(Error::ValueUnreadable {
                         key: Bytes::new(),
                         message: message.clone(),
@@ -163,5 +161,5 @@ impl Client {
 }
 
 pub(crate) fn target(stale: bool) -> Target {
-    if stale { Target::Any } else { Target::Leader }
+    if stale { Target::Any } else { Target::Reader }
 }

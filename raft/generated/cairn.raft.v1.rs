@@ -418,6 +418,19 @@ pub struct StopVerdict {
     #[prost(string, repeated, tag = "2")]
     pub obstacles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadIndexRequest {
+    #[prost(message, optional, tag = "1")]
+    pub envelope: ::core::option::Option<Envelope>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadIndexResponse {
+    #[prost(message, optional, tag = "1")]
+    pub envelope: ::core::option::Option<Envelope>,
+    /// what was acknowledged before the request is applied where this entry is
+    #[prost(message, optional, tag = "2")]
+    pub log_id: ::core::option::Option<LogId>,
+}
 /// The machine image, as the engine stores it and a snapshot carries it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MachineImage {

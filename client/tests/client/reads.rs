@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions, Role};
+use cairn_client::{
+    Bytes, Client, Error, ListOptions, Options, PROTOCOL, ReadFrom, ReadOptions, Role,
+};
 use futures::TryStreamExt;
 
 #[tokio::test]
@@ -50,21 +52,85 @@ async fn a_read_that_is_never_answered_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_damaged_value_is_an_error_and_a_stale_read_finds_an_intact_one() {
+async fn a_damaged_value_is_read_where_it_is_intact_and_is_an_error_where_none_is() {
     let cluster = Cluster::new("test");
     let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
     let client = options(&[&a, &b]).connect().await.unwrap();
     client.put("a", "1").await.unwrap();
     let leader = if client.leader().as_ref() == Some(&a.address) { &a } else { &b };
     leader.plays([refuse(Reason::ValueUnreadable)]);
-    match client.get("a").await {
-        Err(Error::ValueUnreadable { key, .. }) => assert_eq!(key, "a"),
-        other => panic!("{other:?}"),
-    }
+    assert!(client.get("a").await.unwrap().is_some());
     a.always(refuse(Reason::ValueUnreadable));
     assert!(client.get_stale("a").await.unwrap().is_some());
     b.always(refuse(Reason::ValueUnreadable));
-    assert!(matches!(client.get_stale("a").await, Err(Error::ValueUnreadable { .. })));
+    for read in [ReadOptions::default(), ReadOptions::stale()] {
+        match client.get_with("a", read).await {
+            Err(Error::ValueUnreadable { key, .. }) => assert_eq!(key, "a"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Three nodes, and a client that reads from any of them and knows the leader.
+async fn read_from_members(cluster: &Cluster) -> ([Node; 3], Client) {
+    let start = || Node::start(cluster);
+    let nodes = [start().await, start().await, start().await];
+    let options = options(&nodes.each_ref()).read_from(ReadFrom::Members);
+    let client = options.connect().await.unwrap();
+    client.put("a", "1").await.unwrap();
+    // The other two are connected meanwhile.
+    while nodes.iter().any(|node| reads(node) == 0) {
+        client.get("a").await.unwrap();
+    }
+    nodes.iter().for_each(|node| node.reads.lock().unwrap().clear());
+    (nodes, client)
+}
+
+fn reads(node: &Node) -> usize {
+    node.reads.lock().unwrap().len()
+}
+
+#[tokio::test]
+async fn reads_from_members_go_to_the_one_with_the_least_to_do() {
+    let cluster = Cluster::new("test");
+    let (nodes, client) = read_from_members(&cluster).await;
+    let leader = client.leader();
+    for _ in 0..30 {
+        client.get("a").await.unwrap();
+    }
+    assert_eq!(nodes.each_ref().map(reads), [10; 3]);
+    assert_eq!(client.leader(), leader, "a read says nothing of who leads");
+    let [busy, ..] = &nodes;
+    busy.always(Step::Hang);
+    let hanging: Vec<_> = (0..3)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.get("a").await })
+        })
+        .collect();
+    while reads(busy) == 10 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..30 {
+        client.get("a").await.unwrap();
+    }
+    assert_eq!(reads(busy), 11, "one is under way there");
+    hanging.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_member_that_refuses_a_read_is_not_asked_to_read_for_a_while() {
+    let cluster = Cluster::new("test");
+    let (nodes, client) = read_from_members(&cluster).await;
+    let [recovering, ..] = &nodes;
+    recovering.always(refuse(Reason::NoLeader));
+    let began = std::time::Instant::now();
+    for _ in 0..30 {
+        client.get("a").await.unwrap();
+    }
+    // A busy machine may need more than the second in which it is not asked.
+    let most = 1 + began.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&reads(recovering)), "{}", reads(recovering));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
-use cairn_client::{Client, Error, Options};
+use cairn_client::{Client, Error, Options, ReadFrom};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,8 +77,13 @@ impl ConnectOptions {
     }
 
     /// A client with so many connections to each node, connected.
-    pub(crate) async fn connected(&self, connections: usize) -> anyhow::Result<Client> {
+    pub(crate) async fn connected(
+        &self,
+        connections: usize,
+        read_from: ReadFrom,
+    ) -> anyhow::Result<Client> {
         let options = self.cluster.options(self.timeout)?.connections_per_node(connections);
+        let options = options.read_from(read_from);
         options.connect().await.map_err(|error| self.cluster.with_origin(error))
     }
 

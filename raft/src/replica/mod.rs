@@ -57,7 +57,9 @@ pub struct Replica {
 struct Inner {
     member: Arc<LocalMember>,
     service: PeerService,
+    /// For reads while this member leads, and while it does not.
     barrier: ReadBarrier,
+    follower_barrier: ReadBarrier,
     scrubber: Scrubber,
 }
 
@@ -166,8 +168,8 @@ impl Replica {
     }
 
     /// Returns when this replica has applied everything that was acknowledged before the call: a
-    /// read of the engine after it is linearizable. Leader only; concurrent callers share a round
-    /// to the quorum.
+    /// read of the engine after it is linearizable. A member that does not lead asks the leader, after
+    /// which entry that is. Concurrent callers share a round to the quorum.
     ///
     /// # Errors
     /// See [`ReadError`]. A barrier changes nothing, so it can always be retried.
@@ -175,7 +177,18 @@ impl Replica {
         if self.inner.member.check_quorum.is_suspended() {
             return Err(ReadError::NoLeader);
         }
-        match self.inner.barrier.wait().await {
+        let leads = || {
+            with_metrics(&self.inner.member.raft, |metrics| metrics.state == ServerState::Leader)
+        };
+        let applied = match self.inner.barrier.wait().await {
+            // One that hands leadership over names the next leader.
+            Err(ReadError::NotLeader { .. }) if !leads() => {
+                self.inner.follower_barrier.wait().await
+            }
+            led => led,
+        };
+        match applied {
+            Ok(_) => Ok(()),
             Err(ReadError::NotLeader { leader }) => {
                 Err(ReadError::NotLeader { leader: self.at_present(leader) })
             }
@@ -183,7 +196,7 @@ impl Replica {
                 let next = self.next_leader(false).await;
                 Err(next.map_or(ReadError::NoLeader, |leader| ReadError::NotLeader { leader }))
             }
-            done => done,
+            Err(stopped) => Err(stopped),
         }
     }
 

@@ -6,7 +6,7 @@
 use super::append_capacity::AppendCapacity;
 use super::read_barrier::ReadBarrier;
 use crate::core::boot::Boot;
-use crate::core::error::Malformed;
+use crate::core::error::{Malformed, ReadError};
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::proto::append_response::Kind;
 use crate::core::raft_metrics::with_metrics;
@@ -517,6 +517,23 @@ impl PeerService {
         })
     }
 
+    /// Leader only: the barrier of a member that does not lead fails.
+    pub(super) async fn read_index(
+        &self,
+        remote: Remote,
+        request: proto::ReadIndexRequest,
+    ) -> Answered<proto::ReadIndexResponse> {
+        let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
+        let suspended = pin!(self.member.check_quorum.until_suspended());
+        let read = match select(suspended, pin!(self.barrier.wait())).await {
+            Either::Left(_) => Err(ReadError::NoLeader),
+            Either::Right((read, _)) => read,
+        };
+        let read = read.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        let log_id = Some(read.into());
+        Ok(proto::ReadIndexResponse { envelope: self.member.identity.to(sender), log_id })
+    }
+
     pub(super) async fn join(
         &self,
         remote: Remote,
@@ -639,6 +656,7 @@ impl server::Service for Connected {
             JOIN => join,
             FETCH_VALUE => fetch_value,
             SAFE_TO_STOP => safe_to_stop,
+            READ_INDEX => read_index,
         }
         Err(Status::unimplemented(format!("this member knows no method {method}")))
     }

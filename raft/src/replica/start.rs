@@ -199,7 +199,8 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     let scrubber = Scrubber::new(member.clone());
     runtime::spawn(scrubber.clone().run());
     let timeout = answer_timeout(&member.config);
-    let barrier = ReadBarrier::start(member.raft.clone(), member.progress.clone(), timeout);
+    let barrier = ReadBarrier::of_leader(&member, timeout);
+    let follower_barrier = ReadBarrier::of_follower(&member, timeout);
     let append_capacity = AppendCapacity::new(member.engine.clone());
     let contradicted = Arc::default();
     let service = PeerService {
@@ -211,5 +212,5 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         contradicted,
         requests: Arc::default(),
     };
-    Inner { member, service, barrier, scrubber }
+    Inner { member, service, barrier, follower_barrier, scrubber }
 }

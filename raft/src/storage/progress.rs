@@ -58,13 +58,15 @@ impl Progress {
         self.identities.is_latest(member, epoch)
     }
 
-    /// Returns when entry `index` is applied. Never returns if the state machine ends before.
-    pub(crate) async fn wait_applied(&self, index: u64) {
+    /// Returns `true` when this entry is applied, and `false` when what is applied contradicts it: an
+    /// unsafe recovery discarded what this member holds. Never returns if the state machine ends before.
+    pub(crate) async fn wait_entry(&self, entry: LogId) -> bool {
         let mut watch = self.watch.clone();
         loop {
-            // A snapshot may skip the entry, so any later one will do.
-            if watch.borrow_and_update().is_some_and(|applied| applied.index >= index) {
-                return;
+            // A snapshot may skip the entry, so any later one will do. Terms never fall along a log.
+            let reached = watch.borrow_and_update().filter(|applied| applied.index >= entry.index);
+            if let Some(applied) = reached {
+                return applied.term >= entry.term;
             }
             if watch.changed().await.is_err() {
                 return std::future::pending().await;
@@ -78,6 +80,27 @@ mod tests {
     use super::*;
     use crate::storage::tests::engine;
     use cairn_engine::Mode;
+    use futures::FutureExt;
+
+    /// The story: a member that was away during an unsafe recovery had applied more entries than the new
+    /// leader's log had. It took an index of that log for applied, and served what was discarded.
+    #[tokio::test]
+    async fn an_entry_is_not_applied_where_a_discarded_one_has_its_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let modes = Arc::new(ModeInForce::new(engine(&folder).await, Mode::Replicated, None));
+        let progress = Progress::new(Identities::default(), modes);
+        let id = |term, index| LogId { term, index };
+        let reached = |entry| progress.wait_entry(entry).now_or_never();
+        assert_eq!(reached(id(1, 0)), None, "nothing is applied");
+        progress.publish(&Image::default(), Some(id(5, 100)));
+        assert_eq!(reached(id(5, 100)), Some(true));
+        assert_eq!(reached(id(3, 60)), Some(true));
+        assert_eq!(reached(id(8, 70)), Some(false), "the leader of term 8 has another entry 70");
+        assert_eq!(reached(id(8, 101)), None);
+        // A snapshot of that leader.
+        progress.publish(&Image::default(), Some(id(8, 120)));
+        assert_eq!(reached(id(8, 101)), Some(true));
+    }
 
     /// Whoever took part in a leadership under a grant stays recovering until its own one is logged.
     #[tokio::test]

@@ -86,7 +86,7 @@ macro_rules! enveloped {
 enveloped! {
     HelloResponse AppendResponse VoteResponse SnapshotOffsetResponse SnapshotChunkResponse
     SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
-    SafeToStopResponse
+    SafeToStopResponse ReadIndexResponse
 }
 
 /// The version of the protocol between members that this release speaks.

@@ -26,7 +26,7 @@ async fn three_uninitialized_members_form_a_cluster_and_take_a_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_names_the_leader_and_takes_neither_writes_nor_reads() {
+async fn a_follower_names_the_leader_and_takes_no_writes() {
     let cluster = Cluster::started(3, |_| ()).await;
     let leader = cluster.leader().await;
     let follower = cluster.replicas().find(|r| r.status().role == Role::Follower).unwrap();
@@ -36,7 +36,35 @@ async fn a_follower_names_the_leader_and_takes_neither_writes_nor_reads() {
         follower.write(put("a", "1")).await,
         Err(WriteError::NotLeader { leader: expected.clone() })
     );
-    assert_eq!(follower.read_barrier().await, Err(ReadError::NotLeader { leader: expected }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_at_a_follower_sees_every_write_that_was_acknowledged_before() {
+    let cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    for round in 0..50 {
+        let key = format!("key{}", round % 5);
+        write(leader, put(&key, round.to_string())).await;
+        for replica in cluster.replicas() {
+            replica.read_barrier().await.unwrap();
+            assert_eq!(value(replica, &key).await.unwrap(), round.to_string());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_whose_leader_does_not_answer_names_it_and_serves_no_reads() {
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await.node_id();
+    let follower = cluster.replicas().find(|r| r.node_id() != leader).unwrap().node_id();
+    for slot in (1..=3).filter(|slot| *slot != follower.slot()) {
+        cluster.kill(slot).await;
+    }
+    let refused = cluster.replica(follower.slot()).read_barrier().await;
+    match refused {
+        Err(ReadError::NotLeader { leader: named }) => assert_eq!(named.0, leader),
+        refused => assert_eq!(refused, Err(ReadError::NoLeader)),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,7 +32,7 @@ use super::script::{
 };
 use crate::hang::run_watched;
 use crate::trace::Trace;
-use cairn_client::{Client, Options};
+use cairn_client::{Client, Options, ReadFrom};
 use cairn_clients::Violation;
 use cairn_clients::check::{acknowledged, linearizable, provenance};
 use cairn_clients::history::{History, Outcome};
@@ -301,7 +301,9 @@ fn client_hosts(plan: &Plan) -> Vec<NodeHandle> {
 }
 
 fn client(cluster: &Cluster, number: u64) -> Result<Client, String> {
+    let read_from = if number.is_multiple_of(2) { ReadFrom::Leader } else { ReadFrom::Members };
     Options::new(cluster.endpoints())
+        .read_from(read_from)
         .deadline(cluster.plan.profile.deadline)
         .attempt_timeout(Duration::from_millis(1_000))
         .connect_timeout(Duration::from_millis(500))

@@ -75,17 +75,18 @@ pub(crate) mod methods {
         /// Which members may be stopped now. Leader only; answered after a quorum has confirmed that it
         /// leads.
         SAFE_TO_STOP = 13: SafeToStopRequest => SafeToStopResponse,
+        /// Up to which entry a linearizable read must wait. Leader only; answered after a quorum has
+        /// confirmed that it leads.
+        READ_INDEX = 14: ReadIndexRequest => ReadIndexResponse,
     }
 }
-
-/// What the elements of a message may take decoded. An append has at most 512 entries of 1,024 values
-/// each, which take half of it.
-const ELEMENT_BYTES: usize = 32 << 20;
 
 /// A message whose values travel beside it.
 pub(crate) trait Message: prost::Message + Default + Send + 'static {
     /// Its repeated fields, also those of messages in it; none of numbers, which take no more decoded.
     const REPEATED: &'static [Repeated] = &[];
+    /// What its elements may take decoded.
+    const ELEMENT_BYTES: usize = 1 << 20;
 
     /// Where its values are, in a fixed order.
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
@@ -103,6 +104,7 @@ without_values! {
     HelloRequest AppendResponse VoteRequest VoteResponse SnapshotOffsetResponse
     SnapshotFinishResponse TransferLeaderRequest TransferLeaderResponse RecoverRequest
     RecoverResponse JoinRequest JoinResponse FetchValueRequest SafeToStopRequest
+    ReadIndexRequest ReadIndexResponse
 }
 
 macro_rules! with_elements {
@@ -123,6 +125,8 @@ with_elements! {
 
 impl Message for proto::AppendRequest {
     const REPEATED: &'static [Repeated] = repeated::ENTRIES;
+    /// It has at most 512 entries of 1,024 values each.
+    const ELEMENT_BYTES: usize = 20 << 20;
 
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
         self.entries.iter_mut().flat_map(|entry| &mut entry.values)
@@ -131,6 +135,8 @@ impl Message for proto::AppendRequest {
 
 impl Message for proto::SnapshotChunkRequest {
     const REPEATED: &'static [Repeated] = &[Repeated::of::<proto::SnapshotItem>(5, &[])];
+    /// It has at most 16,384 keys.
+    const ELEMENT_BYTES: usize = 3 << 20;
 
     fn values(&mut self) -> impl Iterator<Item = &mut Bytes> {
         self.items.iter_mut().filter_map(|item| item.value.as_mut())
@@ -158,7 +164,7 @@ impl Packed {
 
     /// The message, if it is one of this kind with as many values as it has places.
     pub(super) fn read<M: Message>(self) -> Result<M, Malformed> {
-        repeated::check(&self.message, M::REPEATED, ELEMENT_BYTES)?;
+        repeated::check(&self.message, M::REPEATED, M::ELEMENT_BYTES)?;
         let mut message =
             M::decode(self.message).map_err(|_| Malformed("a message of another kind"))?;
         let mut values = self.values.into_iter();

@@ -35,6 +35,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             UNSAFE_RECOVERY,
             "a missing member holds what was discarded",
             CONTRADICTED,
+            "it serves no read",
             REPLACED,
         ]),
     scenario!("longest-log-out-of-the-operators-sight", three, longest_out_of_sight)
@@ -177,6 +178,15 @@ async fn recover_without(mut stage: Stage, missing: usize) -> Played {
             stage
                 .cluster
                 .violation(Violation::new("discarded entries and later entries never mix", detail));
+        }
+        let replica = stage.node(missing).map(|node| node.replica().clone());
+        if let Some(replica) = replica {
+            let read = replica.read_barrier().await;
+            if read.is_ok() {
+                let detail = format!("member {missing} had applied {held:?} behind {end:?}");
+                stage.cluster.violation(Violation::new("what was discarded is not read", detail));
+            }
+            stage.reached_if(read.is_err(), "it serves no read");
         }
         stage.lose_disk(missing).await?;
         stage.start(&[missing]).await;

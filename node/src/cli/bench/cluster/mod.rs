@@ -16,7 +16,7 @@ use super::super::confirm::confirm;
 use super::super::connect::time;
 use super::super::exit::{Exit, UsageError};
 use super::super::output::{Output, tell};
-use cairn_client::Client;
+use cairn_client::{Client, ReadFrom};
 use cairn_node::config::parse_size;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -64,6 +64,10 @@ pub(super) struct ClusterArgs {
     #[arg(long)]
     stale: bool,
 
+    /// Linearizable reads from the member with the least to do, instead of from the leader
+    #[arg(long, conflicts_with = "stale")]
+    read_from_members: bool,
+
     /// Seed of the random values, and of the order of requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -89,7 +93,8 @@ pub(super) struct CleanArgs {
 
 /// Removes the keys of all runs, those that are going on too.
 pub(super) async fn clean(args: CleanArgs, output: &Output) -> anyhow::Result<Exit> {
-    let removed = keys::remove_all(&args.connect.connected(2).await?, keys::PREFIX).await?;
+    let removed =
+        keys::remove_all(&args.connect.connected(2, ReadFrom::Leader).await?, keys::PREFIX).await?;
     output.either(|| json!({ "removed": removed }), || format!("removed {removed} keys"))?;
     Ok(Exit::Done)
 }
@@ -114,9 +119,10 @@ pub(super) async fn run(args: ClusterArgs, output: &Output) -> anyhow::Result<Ex
     // A client keeps at most 512 writes under way.
     let handles = args.clients.div_ceil(256).max(1);
     let mut clients = Vec::new();
+    let read_from = if args.read_from_members { ReadFrom::Members } else { ReadFrom::Leader };
     for _ in 0..handles {
         let connections = usize::try_from(args.connections.div_ceil(handles))?;
-        clients.push(args.connect.connected(connections).await?);
+        clients.push(args.connect.connected(connections, read_from).await?);
     }
     let Some(first) = clients.first() else {
         return Err(UsageError("--clients: expected at least one".into()).into());
