@@ -297,3 +297,45 @@ fn frame_of(call: u32, answer: Result<Packed, Status>) -> Frame {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::AsyncWriteExt;
+
+    /// Refuses each call, and counts them.
+    struct Counting(Arc<AtomicUsize>);
+
+    impl Service for Counting {
+        fn call(&self, _: u8, _: Packed) -> Result<Served, Status> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(Status::unimplemented("no method"))
+        }
+
+        fn append(&self, _: Requests) -> Answers {
+            futures::stream::empty().boxed()
+        }
+    }
+
+    /// The story: one task serves all connections, and a member that never ceased to send kept the
+    /// others from their turn: votes and heartbeats among them.
+    #[tokio::test]
+    async fn a_connection_that_never_ceases_to_send_gives_way_to_others() {
+        let (mut other, stream) = tokio::io::duplex(1 << 20);
+        let mut pieces = VecDeque::new();
+        for call in 0..4 * FRAMES as u32 {
+            Frame { kind: Kind::Call, code: 1, ..empty(call) }.write(&mut pieces);
+        }
+        other.write_all(&PREFACE).await.unwrap();
+        other.write_all(&pieces.into_iter().flatten().collect::<Vec<u8>>()).await.unwrap();
+        let calls = Arc::<AtomicUsize>::default();
+        let mut serving = pin!(serve(stream, Counting(Arc::clone(&calls)), Room::default()));
+        for turn in 1..=4 {
+            assert!(futures::poll!(&mut serving).is_pending());
+            assert_eq!(calls.load(Ordering::Relaxed), turn * FRAMES, "turn {turn}");
+        }
+    }
+}
