@@ -1,6 +1,7 @@
 //! The engine's errors. A caller can act on them without parsing text.
 
 use crate::types::{FileKind, LogId};
+use std::ops::RangeInclusive;
 
 /// The engine's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -43,16 +44,16 @@ pub enum Error {
     },
     /// The directory has another format than this program reads.
     #[error(
-        "{location} has format version {found}; this program reads version {supported} only. {}",
-        other_format(*found, *supported)
+        "{location} has format version {found}; this program reads versions {} to {}. {}",
+        supported.start(), supported.end(), other_format(*found, supported)
     )]
     OtherFormat {
         /// The directory.
         location: String,
         /// Version found.
         found: u32,
-        /// The version that this program reads.
-        supported: u32,
+        /// The versions that this program reads.
+        supported: RangeInclusive<u32>,
     },
     /// Another process uses the directory.
     #[error("{location} is in use by another process; stop that one, or use another directory")]
@@ -220,8 +221,8 @@ impl Corruption {
 }
 
 /// The way out of a directory of another format.
-fn other_format(found: u32, supported: u32) -> &'static str {
-    match found > supported {
+fn other_format(found: u32, supported: &RangeInclusive<u32>) -> &'static str {
+    match found > *supported.end() {
         true => "Use a newer cairn",
         false => {
             "Copy the keys out with the cairn that wrote them, and put them into a new cluster"

@@ -555,6 +555,8 @@ pub struct EngineStatus {
     pub checkpoint_sequence: u64,
     /// Checkpoints written since the engine was opened.
     pub checkpoints: u64,
+    /// Parts of the newest of them: one holds all of the state, each other one what changed since.
+    pub checkpoint_parts: u64,
     /// Whether another one is requested or being written.
     pub checkpoint_running: bool,
     /// Bytes of values accepted by append since the newest checkpoint began, or since the engine was

@@ -2,10 +2,10 @@
 //! data area is not read: extents that the checkpoint refers to may have been reused since, which
 //! only the journal shows.
 
-use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
+use super::header::{CHUNK_BYTES, GONE_KEY, HASH_BYTES, Header, KEY, NO_KEY, Part};
 use crate::codec::{Reader, hash};
 use crate::group::{Group, Keys, LogEntry};
-use crate::io::{BLOCK, OpenFile, Piece, ReadAhead, pieces, yield_once};
+use crate::io::{OpenFile, Piece, ReadAhead, pieces, yield_once};
 use crate::journal::log_id;
 use crate::types::{GroupId, LogId, ValueRef};
 use std::collections::BTreeMap;
@@ -19,22 +19,77 @@ type Result<T> = std::result::Result<T, String>;
 /// Told the bytes of the body that are read so far, and all its bytes.
 pub(crate) type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
+/// The most parts of a checkpoint.
+pub(crate) const PARTS: usize = 64;
+
 /// Reads the checkpoint that `header` describes; `Err` says what does not match.
 pub(crate) async fn load(
     file: &OpenFile,
     header: &Header,
     progress: Progress<'_>,
 ) -> Result<BTreeMap<GroupId, Group>> {
-    let table_bytes = header.chunks() * HASH_BYTES;
-    let table = read(file, header.table_at(), table_bytes).await?;
-    if hash(&table) != header.table_hash {
-        return Err("the chunk table does not match its hash in the header".to_owned());
+    let parts = parts(file, header).await?;
+    let all: u64 = parts.iter().map(|part| part.body_bytes).sum();
+    let (mut groups, mut read_before) = (BTreeMap::new(), 0);
+    for part in parts.into_iter().rev() {
+        let mut of_all = |read, _| progress(read_before + read, all);
+        groups = load_part(file, &part, groups, &mut of_all).await?;
+        read_before += part.body_bytes;
     }
-    let mut body = BodyReader::new(file, *header, &table, progress);
+    Ok(groups)
+}
+
+/// The parts of a checkpoint, the newest first.
+pub(super) async fn parts(file: &OpenFile, header: &Header) -> Result<Vec<Part>> {
+    let mut parts = vec![header.part];
+    while let Some(part) = parts.last().filter(|part| part.changes) {
+        let before = named_by(file, part).await?;
+        if !before.fits(part.at) || parts.len() == PARTS {
+            return Err("a part does not lie behind the one that it names".to_owned());
+        }
+        parts.push(before);
+    }
+    Ok(parts)
+}
+
+/// The part whose changes this one holds.
+async fn named_by(file: &OpenFile, part: &Part) -> Result<Part> {
+    let table = table(file, part).await?;
+    BodyReader::new(file, part, &table, &mut |_, _| {}).next(Part::read).await
+}
+
+/// The chunk table, compared with its hash.
+async fn table(file: &OpenFile, part: &Part) -> Result<Vec<u8>> {
+    let table = read(file, part.table_at(), part.chunks() * HASH_BYTES).await?;
+    match hash(&table) == part.table_hash {
+        true => Ok(table),
+        false => Err("the chunk table does not match its hash".to_owned()),
+    }
+}
+
+/// The state with this part. `before`: the state that its changes follow.
+async fn load_part(
+    file: &OpenFile,
+    part: &Part,
+    mut before: BTreeMap<GroupId, Group>,
+    progress: Progress<'_>,
+) -> Result<BTreeMap<GroupId, Group>> {
+    let table = table(file, part).await?;
+    let mut body = BodyReader::new(file, part, &table, progress);
+    if part.changes {
+        body.next(Part::read).await?;
+    }
     let mut groups = BTreeMap::new();
     let count = body.next(|r| r.varint()).await?;
     for _ in 0..count {
-        let (id, group) = read_group(&mut body).await?;
+        let (id, mut group) = read_group(&mut body).await?;
+        group.keys = match part.changes {
+            false => read_keys(&mut body).await?,
+            true => {
+                let keys = before.remove(&id).map(|group| group.keys).unwrap_or_default();
+                read_changed_keys(&mut body, keys).await?
+            }
+        };
         if groups.insert(id, group).is_some() {
             return Err(format!("group {} twice", id.0));
         }
@@ -84,6 +139,10 @@ async fn read_group(body: &mut BodyReader<'_>) -> Result<(GroupId, Group)> {
     if let Some(purged) = purged {
         group.purge_applied(purged);
     }
+    Ok((id, group))
+}
+
+async fn read_keys(body: &mut BodyReader<'_>) -> Result<Keys> {
     let keys = body.next(|r| r.varint()).await?;
     let mut builder = Keys::builder();
     let mut number = 0;
@@ -106,8 +165,40 @@ async fn read_group(body: &mut BodyReader<'_>) -> Result<(GroupId, Group)> {
         let pushed = pushed.await?;
         number += pushed.map_err(|key| format!("key {key} is not above the one before it"))?;
     }
-    group.keys = builder.finish();
-    Ok((id, group))
+    Ok(builder.finish())
+}
+
+/// These keys with the changes of a part.
+async fn read_changed_keys(body: &mut BodyReader<'_>, mut keys: Keys) -> Result<Keys> {
+    loop {
+        let last = body.next(|r| {
+            // As many as the buffer holds, and at least one.
+            let mut read = None;
+            let mut next = *r;
+            while let Some(last) = change(&mut next, &mut keys) {
+                *r = next;
+                read = Some(last);
+                if last {
+                    break;
+                }
+            }
+            read
+        });
+        if last.await? {
+            return Ok(keys);
+        }
+    }
+}
+
+/// Makes the next change. `Some(true)`: there is none any more; `None`: it is not whole.
+fn change(r: &mut Reader<'_>, keys: &mut Keys) -> Option<bool> {
+    match r.u8()? {
+        NO_KEY => return Some(true),
+        KEY => keys.insert_read(r)?,
+        GONE_KEY => drop(keys.remove(sized(r)?)),
+        _ => return None,
+    }
+    Some(false)
 }
 
 /// Bytes behind their length.
@@ -151,19 +242,18 @@ struct BodyReader<'a> {
 impl<'a> BodyReader<'a> {
     fn new(
         file: &'a OpenFile,
-        header: Header,
+        part: &Part,
         table: &'a [u8],
         progress: Progress<'a>,
     ) -> BodyReader<'a> {
-        let end = BODY_AT + header.body_bytes.next_multiple_of(BLOCK as u64);
         BodyReader {
             hashes: Reader::new(table),
             checked: 0,
-            pieces: ReadAhead::new(file, pieces(BODY_AT..end, PIECE_BYTES)),
-            left: header.body_bytes,
+            pieces: ReadAhead::new(file, pieces(part.at..part.table_at(), PIECE_BYTES)),
+            left: part.body_bytes,
             buffer: Vec::new(),
             at: 0,
-            bytes: header.body_bytes,
+            bytes: part.body_bytes,
             progress,
         }
     }
@@ -212,11 +302,12 @@ impl<'a> BodyReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::capture::{Capture, CapturedGroup};
-    use crate::checkpoint::save::write;
+    use crate::checkpoint::capture::{Capture, Changes};
+    use crate::checkpoint::header::BODY_AT;
+    use crate::checkpoint::save::{write, write_changes};
     use crate::codec::put_varint;
-    use crate::io::FileKind;
     use crate::io::memory::Memory;
+    use crate::io::{BLOCK, FileKind};
     use crate::journal::put_log_id;
     use crate::types::{KeyEntry, Run};
     use bytes::BufMut;
@@ -232,10 +323,11 @@ mod tests {
         let mut table = Vec::new();
         body.chunks(CHUNK_BYTES).for_each(|chunk| table.put_u128_le(hash(chunk)));
         let body_bytes = body.len() as u64;
-        let header = Header { body_bytes, table_hash: hash(&table), ..Header::default() };
+        let part = Part { body_bytes, table_hash: hash(&table), ..Part::default() };
+        let header = Header { part, ..Header::default() };
         let mut area = vec![0; header.area_bytes() as usize];
         area[BODY_AT as usize..][..body.len()].copy_from_slice(body);
-        area[header.table_at() as usize..][..table.len()].copy_from_slice(&table);
+        area[header.part.table_at() as usize..][..table.len()].copy_from_slice(&table);
         (file(&Memory::new(area)), header)
     }
 
@@ -251,8 +343,7 @@ mod tests {
     /// The checkpoint of this state, as it is written.
     fn area_with(groups: &Groups) -> (Arc<Memory>, Header) {
         let area = Memory::new(vec![0; 1 << 20]);
-        let groups = groups.iter().map(CapturedGroup::of).collect();
-        let capture = Capture { replaces: false, groups };
+        let capture = Capture::whole(groups);
         let header = Header { number: 1, sequence: 1, ..Header::default() };
         let synced_first = ready(Ok(()));
         let file = file(&area);
@@ -265,7 +356,7 @@ mod tests {
     fn save(groups: &Groups) -> Vec<u8> {
         let (area, header) = area_with(groups);
         let bytes = area.0.lock();
-        bytes[BODY_AT as usize..][..header.body_bytes as usize].to_vec()
+        bytes[BODY_AT as usize..][..header.part.body_bytes as usize].to_vec()
     }
 
     fn id(index: u64) -> LogId {
@@ -310,13 +401,13 @@ mod tests {
             let image = vec![7; body - fixed];
             let group = Group { image: Some(Arc::new(image.clone())), ..Group::default() };
             let (area, header) = area_with(&Groups::from([(GroupId(0), group)]));
-            assert_eq!(header.body_bytes, body as u64);
+            assert_eq!(header.part.body_bytes, body as u64);
             let mut seen = Vec::new();
             let area = file(&area);
             let groups = block_on(load(&area, &header, &mut |read, all| seen.push((read, all))));
             let groups = groups.unwrap();
-            assert!(seen.is_sorted() && seen.iter().all(|(_, all)| *all == header.body_bytes));
-            assert_eq!(seen.last(), Some(&(header.body_bytes, header.body_bytes)));
+            assert!(seen.is_sorted() && seen.iter().all(|(_, all)| *all == header.part.body_bytes));
+            assert_eq!(seen.last(), Some(&(header.part.body_bytes, header.part.body_bytes)));
             assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
         }
     }
@@ -384,5 +475,77 @@ mod tests {
             assert!(settled == saved || !groups.values().all(is_written));
             assert_eq!(save(&load_body(&settled).unwrap()), settled);
         });
+    }
+    /// An area with this state, and behind it a part of changes with this body behind what it names.
+    fn area_with_changes(groups: &Groups, changes: &[u8]) -> (OpenFile, Header) {
+        let (area, whole) = area_with(groups);
+        let mut body = Vec::new();
+        whole.part.put(&mut body);
+        body.extend_from_slice(changes);
+        let (changes, header) = area_of(&body);
+        let (at, part) = (whole.part.end(), header.part);
+        let moved = Part { at, changes: true, ..part };
+        let bytes = block_on(changes.read(BODY_AT, (part.end() - BODY_AT) as usize)).unwrap();
+        let mut all = area.0.lock();
+        all.resize(moved.end() as usize, 0);
+        all[at as usize..].copy_from_slice(&bytes);
+        drop(all);
+        (file(&area), Header { part: moved, ..whole })
+    }
+
+    /// The body of a part of changes behind what it names, in which each key is there and another gone.
+    fn saved_changes(groups: &Groups) -> Vec<u8> {
+        let (area, before) = area_with(groups);
+        let mut now = example();
+        now.values_mut().for_each(|group| group.touched.captured().into_iter().for_each(drop));
+        now.values_mut().for_each(|group| drop(group.remove_key(b"a")));
+        let capture = Capture::next(false, &mut now);
+        let touched = capture.touched[&GroupId(0)][1].clone().unwrap();
+        let changes = Changes { since: Some(2), touched: [Arc::default(), touched] };
+        let file = file(&area);
+        let headers = (&before, Header { number: 2, ..before });
+        let changes = [changes];
+        let written = write_changes(&file, &capture, &changes, headers, ready(Ok(())));
+        let part = block_on(written).unwrap().part;
+        let mut named = Vec::new();
+        before.part.put(&mut named);
+        let bytes = area.0.lock();
+        bytes[part.at as usize..][..part.body_bytes as usize][named.len()..].to_vec()
+    }
+
+    /// The input is the body of a part of changes, behind the name of the part before it.
+    #[test]
+    fn any_bytes_decode_to_changes_of_a_state_or_to_the_reason_why_not() {
+        cairn_fuzz::target!(
+            "changes" => saved_changes(&example()),
+            "nothing" => vec![0],
+        )
+        .for_each(|bytes| {
+            let (area, header) = area_with_changes(&example(), bytes);
+            let most = 128 * bytes.len() + (128 << 10);
+            let load = || block_on(load(&area, &header, &mut |_, _| {}));
+            let Ok(found) = cairn_fuzz::within(most, load) else { return };
+            let again = load_body(&save(&found)).unwrap();
+            for (group, again) in found.values().zip(again.values()) {
+                assert!(group.keys.iter().eq(again.keys.iter()));
+            }
+        });
+    }
+
+    #[test]
+    fn the_bytes_of_changes_are_those_of_the_format_document() {
+        let (_, before) = area_with(&example());
+        let mut named = Vec::new();
+        before.part.put(&mut named);
+        assert_eq!(named[..8], 8192u64.to_le_bytes(), "where the part before begins");
+        assert_eq!(named[8..16], before.part.body_bytes.to_le_bytes(), "bytes of its body");
+        assert_eq!(named[16..32], before.part.table_hash.to_le_bytes(), "hash of its table");
+        assert_eq!(named[32..], [0], "it has all of the state");
+        let changes = saved_changes(&example());
+        assert_eq!(changes[0], 1, "groups");
+        let mut key = vec![1, 1, b'b'];
+        put_log_id(&mut key, id(3));
+        ValueRef::contiguous(8192, 5, 9).unwrap().encode(&mut key);
+        assert!(changes.ends_with(&[&key[..], &[2, 1, b'a'], &[0]].concat()), "{changes:?}");
     }
 }

@@ -15,10 +15,12 @@ mod capture;
 mod header;
 mod load;
 mod save;
+#[cfg(test)]
+mod tests;
 mod verify;
 
-pub(crate) use capture::{Capture, CapturedGroup};
+pub(crate) use capture::{Capture, CapturedGroup, Changes};
 pub(crate) use header::{COPIES, Header, read_headers};
-pub(crate) use load::load;
-pub(crate) use save::{void, write, write_header};
+pub(crate) use load::{PARTS, load};
+pub(crate) use save::{void, write, write_changes, write_header};
 pub(crate) use verify::verify;

@@ -1,6 +1,8 @@
-//! Verifies a stored checkpoint: both headers, the chunk table, every chunk. Decodes nothing.
+//! Verifies a stored checkpoint: both headers, and of each part the chunk table and every chunk. Decodes
+//! nothing but which part is before another.
 
-use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
+use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header, Part};
+use super::load::PARTS;
 use crate::codec::{Reader, hash};
 use crate::io::{BLOCK, OpenFile, Pace};
 
@@ -25,23 +27,48 @@ pub(crate) async fn verify(
     else {
         return Err((0, BODY_AT, "its two headers are not equal and intact".to_owned()));
     };
-    let table = read(file, header.table_at(), header.chunks() * HASH_BYTES, pace).await?;
-    if hash(&table) != header.table_hash {
+    let mut part = header.part;
+    for _ in 0..PARTS {
+        let first = verify_part(file, &part, pace).await?;
+        if !part.changes {
+            return Ok(Some(header));
+        }
+        let before = Part::read(&mut Reader::new(&first)).filter(|before| before.fits(part.at));
+        part = before.ok_or_else(|| {
+            let what = "it does not name the part before it".to_owned();
+            (part.at, first.len() as u64, what)
+        })?;
+    }
+    Err((part.at, part.body_bytes, "there are too many parts".to_owned()))
+}
+
+/// Returns the first chunk.
+async fn verify_part(
+    file: &OpenFile,
+    part: &Part,
+    pace: Pace<'_>,
+) -> std::result::Result<Vec<u8>, Damage> {
+    let table = read(file, part.table_at(), part.chunks() * HASH_BYTES, pace).await?;
+    if hash(&table) != part.table_hash {
         let len = table.len() as u64;
-        return Err((header.table_at(), len, "the chunk table does not match its hash".to_owned()));
+        return Err((part.table_at(), len, "the chunk table does not match its hash".to_owned()));
     }
     let mut hashes = Reader::new(&table);
-    let (mut at, mut rest) = (BODY_AT, header.body_bytes);
+    let (mut at, mut rest) = (part.at, part.body_bytes);
+    let mut first = Vec::new();
     while rest > 0 {
         let len = rest.min(CHUNK_BYTES as u64);
         let chunk = read(file, at, len, pace).await?;
         if hashes.u128() != Some(hash(&chunk)) {
             return Err((at, len, "a chunk does not match its hash".to_owned()));
         }
+        if at == part.at {
+            first = chunk;
+        }
         at += len;
         rest -= len;
     }
-    Ok(Some(header))
+    Ok(first)
 }
 
 async fn read(

@@ -1,6 +1,6 @@
 //! The clean end: everything is synced, and the next open replays nothing.
 
-use crate::checkpoint::{self, Capture, CapturedGroup, Header};
+use crate::checkpoint::{self, Capture, Header};
 use crate::error::{Error, Result};
 use crate::state::{Engine, Shared};
 #[cfg(doc)]
@@ -83,14 +83,14 @@ async fn last_checkpoint(shared: &Shared) -> Result<()> {
             writing.await
         }
     };
-    let bytes = match written {
+    let header = match written {
         Err(error @ Error::Full { .. }) => {
             skipped(shared, &error.to_string());
             return Ok(());
         }
         written => written?,
     };
-    shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
+    shared.counters.device_bytes.fetch_add(header.written_bytes(), Ordering::Relaxed);
     let mut state = shared.state.lock();
     let checkpoints = &mut state.checkpoints;
     (checkpoints.area, checkpoints.number) = (area, header.number);
@@ -129,9 +129,8 @@ fn due(shared: &Shared) -> Option<(usize, Header, Capture)> {
     }
     let (incarnation, number) = (shared.facts.identity.incarnation, checkpoints.number + 1);
     let header = Header { incarnation, number, sequence, chain, ..Header::default() };
-    let groups = state.groups.iter().map(CapturedGroup::of).collect();
     // The writer does not end before a snapshot that replaced the state is in a checkpoint.
     assert!(!checkpoints.hold, "a replaced state has its own checkpoint");
     assert!(state.deferred.is_empty(), "each value that the journal carries is at its place");
-    Some((1 - checkpoints.area, header, Capture { replaces: false, groups }))
+    Some((1 - checkpoints.area, header, Capture::whole(&state.groups)))
 }

@@ -67,7 +67,7 @@ impl Engine {
                         group.log.count_link(version, value.len, true);
                         group.keys.insert(key, KeyEntry { version, value })
                     }
-                    Change::Delete { key } => group.keys.remove(key),
+                    Change::Delete { key } => group.remove_key(key),
                 };
                 if let Some(old) = old {
                     group.log.count_link(old.version, old.value.len, false);

@@ -44,6 +44,12 @@ impl Engine {
         Ok(())
     }
 
+    /// From now on the directory may be written in the newest format: checkpoints hold only what changed
+    /// where that is less. Its superblock says so first, and no earlier release opens it again.
+    pub fn raise_format(&self) {
+        self.shared.state.lock().checkpoints.newest_format = true;
+    }
+
     /// The boot nonces of the earlier opens.
     pub fn fencing_history(&self) -> FencingHistory {
         self.shared.facts.fencing_history

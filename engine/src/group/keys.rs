@@ -91,6 +91,14 @@ impl Keys {
         old
     }
 
+    /// Sets the key at the front of `r`, as a checkpoint holds it. `None` if there is no whole key.
+    pub(crate) fn insert_read(&mut self, r: &mut Reader<'_>) -> Option<()> {
+        let key = r.varint().and_then(|len| r.bytes(usize::try_from(len).ok()?))?;
+        let entry = entry(r)?;
+        self.insert(key, entry);
+        Some(())
+    }
+
     /// Removes a key. Returns its old state.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<KeyEntry> {
         let old = self.map.remove(key)?;

@@ -4,6 +4,7 @@ mod entries;
 mod entry;
 mod keys;
 mod log;
+mod touched;
 
 pub(crate) use entries::Entries;
 pub(crate) use entry::{LogEntry, checkpoint_bytes_max};
@@ -11,6 +12,7 @@ pub(crate) use entry::{LogEntry, checkpoint_bytes_max};
 pub(crate) use keys::DROPPED_AT_ONCE;
 pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys, drop_in_pieces};
 pub(crate) use log::Log;
+pub(crate) use touched::{Interval, KeyList, Touched};
 
 use crate::journal::Moved;
 use crate::types::{KeyEntry, LogId, SharedImage};
@@ -29,6 +31,7 @@ pub(crate) struct Group {
     /// The position that was applied before the restart.
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,
+    pub touched: Touched,
 }
 
 impl Group {
@@ -69,8 +72,16 @@ impl Group {
         let held = self.keys.get(key);
         if let Some(held) = held.filter(|held| held.version == *id && held.value == *from) {
             self.keys.insert(key, KeyEntry { value: to.clone(), ..held });
+            self.touched.add(key, self.keys.len());
         }
         logged
+    }
+
+    /// Removes a key. Returns its old state.
+    pub(crate) fn remove_key(&mut self, key: &[u8]) -> Option<KeyEntry> {
+        let old = self.keys.remove(key)?;
+        self.touched.add(key, self.keys.len());
+        Some(old)
     }
 
     /// Ends a recovered log before the entry at `index`, and limits the recorded positions to the
@@ -96,6 +107,7 @@ impl Group {
         self.applied_recorded = Some(applied);
         self.applied_before = Some(applied);
         self.image = Some(image);
+        self.touched = Touched::default();
         (std::mem::replace(&mut self.keys, keys), entries)
     }
 

@@ -108,6 +108,10 @@ impl Engine {
             Ok(_) => (0, BLOCK as u64, "another checkpoint, or none".to_owned()),
             Err(damage) => damage,
         };
+        // The next checkpoint there overwrites what is damaged: nothing is added to it.
+        if let Some(written) = shared.state.lock().checkpoints.areas.get_mut(area) {
+            *written = None;
+        }
         let expected = "an intact checkpoint";
         checked.damaged.push(Corruption::new(file.kind, offset, length, expected, found));
         true

@@ -16,7 +16,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK};
 use crate::journal::{self, Payload};
 use crate::state::{Checkpoints, Engine, Shared, free_ended_views};
-use crate::superblock::{Clean, Superblock};
+use crate::superblock::{Clean, NEWEST_FORMAT, Superblock};
 use crate::types::MemberState;
 use crate::write::{Compactor, Writer, syncer};
 use std::sync::Arc;
@@ -208,6 +208,7 @@ impl Unbegun {
         checkpoints.previous = recovered.previous;
         checkpoints.applied = std::mem::take(&mut recovered.checkpoint_applied);
         checkpoints.requested |= recovered.alone;
+        checkpoints.newest_format |= self.known.format == NEWEST_FORMAT;
     }
 
     /// When this returns, the recovered state is on the medium, and nothing behind its end can be

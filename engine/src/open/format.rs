@@ -7,6 +7,7 @@ use crate::io::{Directory, FileKind};
 use crate::state::Engine;
 use crate::superblock::{Superblock, SuperblockStore};
 use crate::types::{Geometry, Identity};
+use std::collections::BTreeMap;
 
 const MAX_CLUSTER_BYTES: usize = 64;
 
@@ -27,7 +28,7 @@ impl Engine {
         check_identity(identity)?;
         let superblock = open_file(directory, FileKind::Superblock)?;
         let files = open_files(directory, &geometry)?;
-        let capture = Capture { replaces: false, groups: Vec::new() };
+        let capture = Capture::whole(&BTreeMap::new());
         let incarnation = identity.incarnation;
         for (area, number) in [(1, 1), (0, 2)] {
             let header = Header { incarnation, number, ..Header::default() };

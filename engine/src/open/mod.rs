@@ -16,7 +16,7 @@ mod rewrite;
 pub use grow::Growth;
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 
-use crate::checkpoint::{Capture, CapturedGroup};
+use crate::checkpoint::Capture;
 use crate::error::{Corruption, Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{BoundedDirectory, Directory, IoDeadlines};
@@ -103,10 +103,7 @@ impl Opening {
         let opening = Opening::identify(&directory, expected.as_ref(), options).await?;
         let (mut recovered, member_state, space) = opening.recover().await?;
         let acknowledged = opening.acknowledged(&recovered);
-        let capture = Capture {
-            replaces: false,
-            groups: recovered.groups.iter().map(CapturedGroup::of).collect(),
-        };
+        let capture = Capture::whole(&recovered.groups);
         let last_entries = last_entries(&recovered);
         let known = opening.known.clone();
         let damage = recovered.damage.clone();

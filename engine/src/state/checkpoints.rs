@@ -1,6 +1,7 @@
 //! Which checkpoints exist, and which are requested.
 
 use super::Shared;
+use crate::checkpoint::Header;
 use crate::error::{Error, Result};
 use crate::types::{GroupId, LogId};
 use std::collections::BTreeMap;
@@ -26,9 +27,32 @@ pub(crate) struct Checkpoints {
     pub recordless: u64,
     /// The position that each group had applied in the newest one.
     pub applied: BTreeMap<GroupId, LogId>,
+    /// What each area holds, if this process wrote it: more may be added there.
+    pub areas: [Option<Written>; 2],
+    /// They may be of the newest format, which an earlier release does not read.
+    pub newest_format: bool,
     /// A snapshot was swapped in: nothing more is written until a checkpoint holds it, and older
     /// ones are void.
     pub hold: bool,
+}
+
+/// A checkpoint in an area.
+pub(crate) struct Written {
+    pub header: Header,
+    /// How many parts it has.
+    pub parts: usize,
+    /// Bytes of the parts with what changed.
+    pub changes_bytes: u64,
+    /// What each group had applied.
+    pub applied: BTreeMap<GroupId, LogId>,
+}
+
+impl Checkpoints {
+    /// Parts of the newest one that was written since the open.
+    pub(crate) fn parts(&self) -> u64 {
+        let newest = self.areas.get(self.area).and_then(Option::as_ref);
+        newest.map_or(0, |written| written.parts as u64)
+    }
 }
 
 impl Shared {

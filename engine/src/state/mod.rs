@@ -18,7 +18,7 @@ mod view;
 
 pub use capacity::Need;
 pub(crate) use capacity::{KeyUse, fits_state};
-pub(crate) use checkpoints::Checkpoints;
+pub(crate) use checkpoints::{Checkpoints, Written};
 pub(crate) use deferred_values::{Deferred, Placing};
 pub use handle::Engine;
 pub(crate) use moves::Movable;

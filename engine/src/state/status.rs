@@ -40,6 +40,7 @@ impl Engine {
             journal_blocks: shared.facts.ring.blocks(),
             checkpoint_sequence: state.checkpoints.sequence,
             checkpoints: state.checkpoints.completed,
+            checkpoint_parts: state.checkpoints.parts(),
             checkpoint_running: state.checkpoints.requested || state.checkpoints.running,
             bytes_since_checkpoint: user_bytes - state.checkpoints.user_bytes,
             device_bytes_written: shared.counters.device_bytes.load(Ordering::Relaxed),

@@ -10,7 +10,10 @@ use bytes::BufMut;
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
-pub(crate) const VERSION: u32 = 2;
+/// The format of a new directory.
+pub(crate) const FIRST_FORMAT: u32 = 2;
+/// The newest format: a checkpoint may hold what changed since another one.
+pub(crate) const NEWEST_FORMAT: u32 = 3;
 const CHECKSUM_AT: usize = 16;
 const CLUSTER_BYTES: usize = 64;
 const VOTES_AT: usize = 256;
@@ -35,6 +38,8 @@ pub(crate) struct Clean {
 /// Everything that must be known before the journal is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// No release that reads less than this format opens the directory.
+    pub format: u32,
     /// Counts updates.
     pub revision: u64,
     pub identity: Identity,
@@ -70,7 +75,7 @@ pub(crate) struct Superblock {
 pub(crate) enum Unusable {
     /// The magic is missing.
     Absent,
-    /// Our magic, a matching checksum, another version than [`VERSION`].
+    /// Our magic, a matching checksum, a format that this program does not read.
     Version(u32),
     /// Anything else.
     Damaged,
@@ -89,6 +94,7 @@ impl Superblock {
     /// The superblock of a directory that was never opened under this identity.
     pub(crate) fn first(identity: Identity, geometry: Geometry) -> Superblock {
         Superblock {
+            format: FIRST_FORMAT,
             revision: 1,
             identity,
             generation: 0,
@@ -118,7 +124,7 @@ impl Superblock {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);
         out.put_slice(&MAGIC);
-        out.put_u32_le(VERSION);
+        out.put_u32_le(self.format);
         out.put_u32_le(0);
         out.put_u128_le(0);
         out.put_u64_le(self.revision);
@@ -173,13 +179,15 @@ impl Superblock {
         }
         sealed::verify(block, CHECKSUM_AT).ok_or(Unusable::Damaged)?;
         match r.u32() {
-            Some(VERSION) => Self::decode_fields(block).ok_or(Unusable::Damaged),
+            Some(format @ FIRST_FORMAT..=NEWEST_FORMAT) => {
+                Self::decode_fields(format, block).ok_or(Unusable::Damaged)
+            }
             Some(other) => Err(Unusable::Version(other)),
             None => Err(Unusable::Damaged),
         }
     }
 
-    fn decode_fields(block: &[u8]) -> Option<Superblock> {
+    fn decode_fields(format: u32, block: &[u8]) -> Option<Superblock> {
         let mut r = Reader::new(block.get(32..)?);
         let revision = r.u64()?;
         let cluster_len = usize::from(r.u16()?);
@@ -217,6 +225,7 @@ impl Superblock {
             *nonce = r.u64()?;
         }
         Some(Superblock {
+            format,
             revision,
             identity,
             generation,
@@ -250,6 +259,7 @@ pub(crate) mod tests {
 
     pub(crate) fn example() -> Superblock {
         Superblock {
+            format: FIRST_FORMAT,
             revision: 7,
             identity: Identity { cluster: "prod".into(), slot: 2, incarnation: 0xabcdef },
             generation: 0x1234_5678,
@@ -273,7 +283,10 @@ pub(crate) mod tests {
         let block = example().encode();
         assert_eq!(block.len(), BLOCK);
         assert_eq!(&block[0..8], b"CAIRN.SB");
-        assert_eq!(block[8..12], 2u32.to_le_bytes(), "version");
+        assert_eq!(block[8..12], 2u32.to_le_bytes(), "format");
+        let newest = Superblock { format: NEWEST_FORMAT, ..example() };
+        assert_eq!(newest.encode()[8..12], 3u32.to_le_bytes(), "format");
+        assert_eq!(Superblock::decode(&newest.encode()), Ok(newest));
         assert_eq!(block[32..40], 7u64.to_le_bytes(), "revision");
         assert_eq!(block[40..42], 4u16.to_le_bytes(), "cluster length");
         assert_eq!(block[42..44], 2u16.to_le_bytes(), "slot");
@@ -304,7 +317,7 @@ pub(crate) mod tests {
 
     #[test]
     fn another_version_is_not_taken_for_damage() {
-        for version in [0, 1, 3] {
+        for version in [0, 1, 4] {
             let mut block = example().encode();
             block[8] = version;
             assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));

@@ -7,5 +7,5 @@
 mod layout;
 mod store;
 
-pub(crate) use layout::{Clean, MAX_VOTE_BYTES, MAX_VOTES, Superblock};
+pub(crate) use layout::{Clean, MAX_VOTE_BYTES, MAX_VOTES, NEWEST_FORMAT, Superblock};
 pub(crate) use store::{SuperblockStore, copies, readable_copies, void_copies};

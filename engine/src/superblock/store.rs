@@ -1,6 +1,6 @@
 //! Reading and updating the four copies.
 
-use super::layout::{Superblock, Unusable, VERSION};
+use super::layout::{FIRST_FORMAT, NEWEST_FORMAT, Superblock, Unusable};
 use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, OpenFile, SUPERBLOCK_BYTES};
 use futures::future::join_all;
@@ -244,7 +244,8 @@ fn elect(
     });
     if let Some(found) = other {
         let location = location.to_owned();
-        return Err(Error::OtherFormat { location, found, supported: VERSION });
+        let supported = FIRST_FORMAT..=NEWEST_FORMAT;
+        return Err(Error::OtherFormat { location, found, supported });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
@@ -297,7 +298,7 @@ mod tests {
             let error = elect("d", &copies).unwrap_err();
             assert!(!error.is_identity_lost(), "it is never formatted again by itself");
             let message = error.to_string();
-            let versions = format!("format version {found}; this program reads version {VERSION}");
+            let versions = format!("format version {found}; this program reads versions 2 to 3");
             let way_out = if found == 1 { "into a new cluster" } else { "newer cairn" };
             assert!(message.contains(&versions) && message.contains(way_out), "{message}");
         }

@@ -1,8 +1,11 @@
 //! Taking a checkpoint beside foreground work, and reclaiming the journal that it covers.
 
-use crate::checkpoint::{Capture, Header, void, write};
-use crate::error::Result;
-use crate::state::Shared;
+use crate::checkpoint::{
+    Capture, CapturedGroup, Changes, Header, PARTS, void, write, write_changes,
+};
+use crate::error::{Error, Result};
+use crate::state::{Shared, Written};
+use crate::superblock::NEWEST_FORMAT;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,15 +28,38 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
         None => (s.progress.lock().written >= sequence).then_some(Ok(())),
     };
     shared.wait_until(ended).await?;
-    let (area, number) = {
-        let state = shared.state.lock();
-        (1 - state.checkpoints.area, state.checkpoints.number + 1)
+    let (area, number, written, rest_bytes, newest_format) = {
+        let mut state = shared.state.lock();
+        let area = 1 - state.checkpoints.area;
+        // It holds nothing to add to while it is written.
+        let written = state.checkpoints.areas.get_mut(area).and_then(Option::take);
+        let keys = state.groups.values().map(|group| group.keys.checkpoint_bytes()).sum::<u64>();
+        let number = state.checkpoints.number + 1;
+        (area, number, written, state.index_bytes() - keys, state.checkpoints.newest_format)
     };
     let incarnation = shared.facts.identity.incarnation;
     let header = Header { incarnation, number, sequence, chain, ..Header::default() };
-    let sync_all = async { shared.sync_now().await.map(drop) };
-    let bytes = write(shared.files.area(area), capture, header, sync_all).await?;
-    shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
+    let file = shared.files.area(area);
+    let sync_all = || async { shared.sync_now().await.map(drop) };
+    let changes = written.filter(|_| newest_format && !capture.replaces).and_then(|written| {
+        let changes = capture.changes(&written.applied)?;
+        worth(&written, capture, &changes, rest_bytes, file.size()).then_some((written, changes))
+    });
+    let now = match changes {
+        None => Written::whole(write(file, capture, header, sync_all()).await?, capture),
+        Some((before, changes)) => {
+            to_newest_format(shared).await?;
+            let headers = (&before.header, header);
+            match write_changes(file, capture, &changes, headers, sync_all()).await {
+                // It was reckoned from the mean length of a key.
+                Err(Error::Full { .. }) => {
+                    Written::whole(write(file, capture, header, sync_all()).await?, capture)
+                }
+                written => before.with_changes(written?, capture),
+            }
+        }
+    };
+    shared.counters.device_bytes.fetch_add(now.header.written_bytes(), Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead to it.
         void(shared.files.area(1 - area)).await?;
@@ -45,7 +71,13 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
     checkpoints.sequence = sequence;
     checkpoints.number = number;
     checkpoints.area = area;
-    checkpoints.applied = capture.groups.iter().filter_map(|g| Some((g.id, g.applied?))).collect();
+    checkpoints.applied = capture.applied();
+    if capture.replaces {
+        checkpoints.areas = [None, None];
+    }
+    if let Some(written) = checkpoints.areas.get_mut(area) {
+        *written = Some(now);
+    }
     checkpoints.completed = checkpoints.begun;
     checkpoints.running = false;
     checkpoints.hold &= !capture.replaces;
@@ -53,4 +85,47 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
     // everything.
     checkpoints.requested |= capture.replaces;
     Ok(())
+}
+
+/// Records in the superblock that an earlier release cannot read the directory, before it cannot.
+async fn to_newest_format(shared: &Shared) -> Result<()> {
+    if shared.superblock.lock().await.current().format < NEWEST_FORMAT {
+        shared.update_superblock(|superblock| superblock.format = NEWEST_FORMAT).await?;
+    }
+    Ok(())
+}
+
+/// Whether to write what changed instead of all of the state. Parts that are longer together than all of
+/// the state take longer to load.
+fn worth(
+    written: &Written,
+    capture: &Capture,
+    changes: &[Changes],
+    rest_bytes: u64,
+    area_bytes: u64,
+) -> bool {
+    let most = |(group, changes): (&CapturedGroup, &Changes)| {
+        let (bytes, keys) = (group.keys.checkpoint_bytes(), group.keys.len() as u64);
+        changes.most(group.applied).saturating_mul(bytes / keys.max(1) + 1)
+    };
+    let bytes = capture.groups.iter().zip(changes).map(most).fold(rest_bytes, u64::saturating_add);
+    let keys = capture.groups.iter().map(|group| group.keys.checkpoint_bytes());
+    written.parts < PARTS
+        && written.changes_bytes.saturating_add(bytes) <= rest_bytes + keys.sum::<u64>()
+        && written.header.part.end().saturating_add(bytes) <= area_bytes
+}
+
+impl Written {
+    fn whole(header: Header, capture: &Capture) -> Written {
+        Written { header, parts: 1, changes_bytes: 0, applied: capture.applied() }
+    }
+
+    fn with_changes(self, header: Header, capture: &Capture) -> Written {
+        Written {
+            parts: self.parts + 1,
+            changes_bytes: self.changes_bytes + header.part.body_bytes,
+            applied: capture.applied(),
+            header,
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What one group commit writes: what it takes from the queue, and how that is encoded.
 
-use crate::checkpoint::{Capture, CapturedGroup};
+use crate::checkpoint::Capture;
 use crate::journal::{Packer, Payload, Record};
 use crate::space::NewlyDead;
 use crate::state::{Op, Placing, Queued, State};
@@ -171,5 +171,5 @@ fn capture(state: &mut State, user_bytes: u64) -> Capture {
     state.checkpoints.running = true;
     state.checkpoints.begun += 1;
     let replaces = state.checkpoints.hold;
-    Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
+    Capture::next(replaces, &mut state.groups)
 }

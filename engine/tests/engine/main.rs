@@ -23,6 +23,7 @@ mod inspect;
 mod install;
 mod lost_identity;
 mod misreads;
+mod parts;
 mod queue;
 mod reuse;
 mod salvage;

@@ -30,6 +30,7 @@ pub async fn fresh(mode: Mode) -> (Disk, Engine) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
     let engine = Engine::open(Arc::new(disk.clone()), None, options(mode)).await.unwrap();
+    engine.raise_format();
     (disk, engine)
 }
 

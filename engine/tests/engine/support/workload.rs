@@ -108,6 +108,9 @@ pub fn image(applied: LogId) -> SharedImage {
 
 /// Sends the engine a random mixture of requests, for `count` rounds.
 pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Random, count: u64) {
+    if random.below(4) > 0 {
+        engine.raise_format();
+    }
     let mut term = 1;
     let mut unapplied: Vec<NewEntry> = Vec::new();
     let mut next = 0;
