@@ -24,19 +24,21 @@ async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_re
     let logged = |node: &cairn_client::NodeStatus| {
         let versions = node.versions.as_ref();
         versions.is_some_and(|versions| {
-            versions.members.len() == 3
+            versions.cluster == VERSION
+                && versions.members.len() == 3
                 && versions.members.iter().all(|member| member.version == VERSION)
         })
     };
     cluster.until_all("the log has every member's version", logged).await;
     let seen = check(&cluster);
-    assert_eq!(seen["cluster_version"], 1, "{seen}");
+    assert_eq!(seen["cluster_version"], VERSION, "{seen}");
     assert_eq!(seen["newest_version"], VERSION, "{seen}");
     for member in seen["members"].as_array().expect("members") {
         assert_eq!((&member["version"], &member["release"]), (&json!(VERSION), &json!(RELEASE)));
     }
     let text = cluster.cairn(&["upgrade", "check"]);
-    assert!(text.stdout.starts_with("the cluster's version is 1\nSLOT  NODE"), "{text:?}");
+    let begins = format!("the cluster's version is {VERSION}\nSLOT  NODE");
+    assert!(text.stdout.starts_with(&begins), "{text:?}");
     let finished = cluster.cairn(&["upgrade", "finish", "--yes"]);
     assert_eq!(finished.stdout, format!("the cluster's version is {VERSION}\n"), "{finished:?}");
 

@@ -11,21 +11,21 @@
 
 use super::ids::NodeId;
 
-/// The version of a cluster that nobody has raised.
+/// The version of a cluster of which the log says nothing.
 pub(crate) const FIRST: u32 = 1;
 
 /// The number as a literal, for texts that are made at compile time.
 #[cfg(not(feature = "next-version"))]
 macro_rules! version {
     () => {
-        1
+        2
     };
 }
 /// A build for tests of upgrades: what the next version will use is in it already.
 #[cfg(feature = "next-version")]
 macro_rules! version {
     () => {
-        2
+        3
     };
 }
 
@@ -49,6 +49,8 @@ pub(crate) const UNREADABLE_ENTRY: &str = concat!(
 /// What is used from a version of the cluster on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
+    /// A checkpoint may hold only what changed since another one.
+    CheckpointsOfChanges,
     /// The log names the release that each member runs: it is known of those that are down, too.
     Releases,
 }
@@ -56,7 +58,8 @@ pub(crate) enum Feature {
 impl Feature {
     const fn since(self) -> u32 {
         match self {
-            Feature::Releases => 2,
+            Feature::CheckpointsOfChanges => 2,
+            Feature::Releases => 3,
         }
     }
 
@@ -135,9 +138,12 @@ mod tests {
 
     #[test]
     fn a_feature_is_used_from_its_version_on_and_never_by_a_build_that_cannot_read_it() {
-        assert!(!Feature::Releases.is_used(FIRST) && Feature::Releases.is_used(2));
-        // The cluster's version is at most that of each build that runs in it.
-        let used = (0..=VERSION).any(|cluster| Feature::Releases.is_used(cluster));
-        assert_eq!(used, Feature::Releases.is_known());
+        for feature in [Feature::CheckpointsOfChanges, Feature::Releases] {
+            assert!(!feature.is_used(feature.since() - 1) && feature.is_used(feature.since()));
+            assert!(!feature.is_used(FIRST));
+            // The cluster's version is at most that of each build that runs in it.
+            let used = (0..=VERSION).any(|cluster| feature.is_used(cluster));
+            assert_eq!(used, feature.is_known());
+        }
     }
 }

@@ -5,11 +5,9 @@ use super::request::{ChangeError, RECORD_LIMIT, refused};
 use crate::core::codec;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
-use crate::core::types::{Reply, engine_log_id};
 use crate::durability::leadership;
 use crate::storage::mode_in_force::{REPLICATED_VOTERS, allows_replicated};
 use cairn_engine::Mode;
-use futures::lock::OwnedMutexGuard;
 use openraft::ServerState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +33,7 @@ impl Reconciler {
             ));
         }
         // Logged even if the mode is there already, as far as this member knows: it may lead no more.
-        let Some(index) = self.log_mode(mode, alone).await else {
+        let Some(index) = self.log_record(codec::encode_mode(mode), alone).await else {
             let metrics = with_metrics(&self.member.raft, Clone::clone);
             return match metrics.state {
                 ServerState::Leader => refused(
@@ -51,15 +49,5 @@ impl Reconciler {
             }
             false => refused("another change came in between: look at `cairn mode show`"),
         }
-    }
-
-    /// Proposes a mode record; its index once it is applied. Nobody else changes anything until
-    /// openraft is done with the record, whether the caller waits or not.
-    pub(super) async fn log_mode(&self, mode: Mode, alone: OwnedMutexGuard<()>) -> Option<u64> {
-        let (reply, answer) = Reply::pair(Box::new(alone));
-        let raft = &self.member.raft;
-        raft.client_write_ff(codec::encode_mode(mode), Some(reply)).await.ok()?;
-        let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;
-        Some(engine_log_id(&applied.log_id).index)
     }
 }

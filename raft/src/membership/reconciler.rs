@@ -1,17 +1,20 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
+use super::request::RECORD_LIMIT;
 use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
-use crate::core::types::{Reply, TypeConfig};
+use crate::core::types::{Proposal, Reply, TypeConfig, engine_log_id};
+use crate::core::version::{FIRST, VERSION};
 use crate::core::{codec, runtime};
 use crate::durability::leadership::To;
 use crate::durability::{AckModes, LocalMember, leadership};
 use crate::storage::mode_in_force::first_mode;
 use crate::transport::PendingJoin;
+use futures::lock::OwnedMutexGuard;
 use openraft::raft::Precondition;
 use openraft::vote::RaftLeaderId;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
@@ -229,7 +232,7 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            self.log_first_mode(&metrics).await;
+            self.log_beginning(&metrics).await;
             // To replace and to add members needs a leader that can judge which ones are silent.
             let can_judge = self.has_led(metrics.current_term);
             let Some(_one_after_another) = self.changing.try_lock() else { continue };
@@ -258,19 +261,48 @@ impl Reconciler {
         with_metrics(&self.member.raft, |metrics| metrics.state != ServerState::Leader)
     }
 
-    /// Logs the mode of this member's configuration, if the log has none yet.
-    async fn log_first_mode(&self, metrics: &RaftMetrics<TypeConfig>) {
+    /// Logs what a new cluster begins with, one after the other, as long as the log has no mode: the
+    /// version that all members speak, and the mode of this member's configuration.
+    async fn log_beginning(&self, metrics: &RaftMetrics<TypeConfig>) {
         // An operator's change comes first, and a record that is under way is waited for.
         let Some(alone) = self.changing.try_lock_owned() else { return };
         let modes = &self.member.modes;
         if !is_settled(metrics) || modes.is_changing() || modes.modes().cluster.is_some() {
             return;
         }
-        let mode =
-            first_mode(self.member.config.formation_mode, metrics.membership_config.membership());
-        if self.log_mode(mode, alone).await.is_some() {
+        let membership = metrics.membership_config.membership();
+        let identities = &self.member.identity.identities;
+        // What they run is in the log soon.
+        let logged = identities.logged();
+        let alive = alive(metrics);
+        if membership.nodes().any(|(id, _)| alive.contains(id) && !logged.contains_key(id)) {
+            return;
+        }
+        let spoken_by_all = |version: &u32| identities.behind(membership, *version).is_empty();
+        let version = (FIRST..=VERSION).rev().find(spoken_by_all).unwrap_or(FIRST);
+        if identities.version() < version {
+            if self.log_record(codec::encode_version(version), alone).await.is_some() {
+                tracing::info!(node = %metrics.id, version, "the cluster begins at this version");
+            }
+            return;
+        }
+        let mode = first_mode(self.member.config.formation_mode, membership);
+        if self.log_record(codec::encode_mode(mode), alone).await.is_some() {
             tracing::info!(node = %metrics.id, %mode, "the cluster's mode is logged");
         }
+    }
+
+    /// Proposes a record; its index once it is applied. Nobody else changes anything until openraft is
+    /// done with it, however long that takes and whether the caller waits or not.
+    pub(super) async fn log_record(
+        &self,
+        record: Proposal,
+        alone: OwnedMutexGuard<()>,
+    ) -> Option<u64> {
+        let (reply, answer) = Reply::pair(Box::new(alone));
+        self.member.raft.client_write_ff(record, Some(reply)).await.ok()?;
+        let applied = runtime::timeout(RECORD_LIMIT, answer).await?.ok()?.ok()?;
+        Some(engine_log_id(&applied.log_id).index)
     }
 
     /// Whether this member has led this term long enough to judge which members are silent.

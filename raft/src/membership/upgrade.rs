@@ -14,15 +14,9 @@ use super::request::{ChangeError, refused};
 use crate::core::codec;
 use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
-use crate::core::runtime;
-use crate::core::types::Reply;
 use crate::durability::leadership;
 use openraft::ServerState;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The caller proposes the record again after this long.
-const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 impl Reconciler {
     /// Commits that the cluster's version is this one from now on.
@@ -43,13 +37,7 @@ impl Reconciler {
         if !behind.is_empty() {
             return refused(format!("{}: `cairn upgrade check`", in_the_way(&behind, version)));
         }
-        // Nobody else changes anything until openraft is done with the record, however long that
-        // takes and whether the caller waits or not.
-        let (reply, answer) = Reply::pair(Box::new(alone));
-        let proposed =
-            self.member.raft.client_write_ff(codec::encode_version(version), Some(reply));
-        proposed.await.map_err(|fatal| ChangeError::Stopped(fatal.to_string()))?;
-        if !matches!(runtime::timeout(RECORD_LIMIT, answer).await, Some(Ok(Ok(_)))) {
+        if self.log_record(codec::encode_version(version), alone).await.is_none() {
             let metrics = with_metrics(&self.member.raft, Clone::clone);
             return match metrics.state {
                 ServerState::Leader => refused(

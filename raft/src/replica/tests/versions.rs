@@ -29,7 +29,20 @@ async fn a_replica_that_finds_a_higher_version_of_the_cluster_than_its_own_stops
     ] {
         assert!(reason.contains(&part), "{reason}");
     }
-    assert_eq!(replica.versions().cluster, 1, "nothing of it was used");
+    assert!(replica.versions().cluster <= VERSION, "nothing of it was used");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_cluster_begins_at_the_version_that_its_members_speak() {
+    let (_folder, replica) = alone().await;
+    let began = async {
+        // The mode is logged behind it: from then on the cluster is not new.
+        while replica.modes().cluster.is_none() {
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(20), began).await.expect("it begins");
+    assert_eq!(replica.versions().cluster, VERSION);
 }
 
 #[tokio::test(flavor = "multi_thread")]

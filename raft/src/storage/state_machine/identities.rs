@@ -341,15 +341,15 @@ mod tests {
     fn releases_are_logged_once_the_clusters_version_allows_it() {
         let identities = Identities::default();
         let mut image = BootEpochsImage::default();
-        identities.observe(MEMBER, &runs(5, 2, "1.2.3"), &[]).unwrap();
-        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 2, "")));
-        log_boot(&mut image, MEMBER, runs(5, 2, ""), |_| true);
-        identities.set_logged(&image, &RemovedImage::default(), 1);
+        identities.observe(MEMBER, &runs(5, 3, "1.2.3"), &[]).unwrap();
+        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 3, "")));
+        log_boot(&mut image, MEMBER, runs(5, 3, ""), |_| true);
+        identities.set_logged(&image, &RemovedImage::default(), 2);
         assert_eq!(identities.unlogged(MEMBER), None);
-        identities.set_logged(&image, &RemovedImage::default(), 2);
-        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 2, "1.2.3")));
-        log_boot(&mut image, MEMBER, runs(5, 2, "1.2.3"), |_| true);
-        identities.set_logged(&image, &RemovedImage::default(), 2);
+        identities.set_logged(&image, &RemovedImage::default(), 3);
+        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 3, "1.2.3")));
+        log_boot(&mut image, MEMBER, runs(5, 3, "1.2.3"), |_| true);
+        identities.set_logged(&image, &RemovedImage::default(), 3);
         assert_eq!(identities.unlogged(MEMBER), None);
     }
 

@@ -21,7 +21,7 @@ use crate::core::ids::GROUP;
 use crate::core::types::{
     RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id,
 };
-use crate::core::version;
+use crate::core::version::{self, Feature};
 use apply::ApplyBatch;
 use cairn_engine::{Engine, LogId};
 use futures::{Stream, StreamExt};
@@ -59,8 +59,11 @@ impl StateMachine {
         let image = Image::decode(&engine.view(GROUP).machine());
         let image = image.map_err(|error| Error::State(error.to_string()))?;
         version::check(image.version)?;
-        progress.publish(&image, engine.applied(GROUP));
-        Ok(StateMachine { engine, image, progress, pinned, repairer })
+        let applied = engine.applied(GROUP);
+        let mut machine =
+            StateMachine { engine, image: Image::default(), progress, pinned, repairer };
+        machine.publish(image, applied);
+        Ok(machine)
     }
 
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
@@ -91,7 +94,7 @@ impl StateMachine {
         };
         version::check(image.version).map_err(io::Error::other)?;
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
-        self.publish(image, last);
+        self.publish(image, Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
         }
@@ -100,11 +103,14 @@ impl StateMachine {
 
     /// The engine has the state `through` this entry, and `image` is the rest of it. Whoever waits
     /// for the entry reads the engine next.
-    fn publish(&mut self, image: Image, through: LogId) {
+    fn publish(&mut self, image: Image, through: Option<LogId>) {
         let applied = self.engine.applied(GROUP);
-        assert!(applied == Some(through), "{through} is told, and {applied:?} is applied");
+        assert!(applied == through, "{through:?} is told, and {applied:?} is applied");
+        if Feature::CheckpointsOfChanges.is_used(image.version) {
+            self.engine.raise_format();
+        }
         self.image = image;
-        self.progress.publish(&self.image, Some(through));
+        self.progress.publish(&self.image, through);
     }
 }
 
@@ -141,7 +147,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         let image = data.install(&self.engine, applied, &self.progress).await?;
-        self.publish(image, applied);
+        self.publish(image, Some(applied));
         Ok(())
     }
 
