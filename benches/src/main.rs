@@ -55,6 +55,8 @@ enum Command {
     Restart(commands::restart::Arguments),
     /// Bytes written to the device per user byte.
     Amplification(commands::amplification::Arguments),
+    /// What more keys cost, with checkpoints of what changed and with whole ones.
+    Growth(commands::growth::Arguments),
     /// Three Cairn nodes against three etcd members.
     Cluster(commands::cluster::Arguments),
     /// `cairn bench disk`, with fio beside its raw rows; writes docs/experiments.md.
@@ -82,6 +84,7 @@ impl Command {
             Command::Upkeep(arguments) => &arguments.disk,
             Command::Restart(arguments) => &arguments.disk,
             Command::Amplification(arguments) => &arguments.disk,
+            Command::Growth(arguments) => &arguments.disk,
             Command::Cluster(arguments) => &arguments.disk,
             Command::Experiments(arguments) => &arguments.disk,
             Command::Overload(arguments) => &arguments.disk,
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Engine(_)
         | Command::Amplification(_)
         | Command::Aged(_)
+        | Command::Growth(_)
         | Command::Upkeep(_)
         | Command::Restart(_) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -153,6 +157,7 @@ async fn measure(command: Command) -> anyhow::Result<report::Report> {
         Command::Upkeep(arguments) => commands::upkeep::run(arguments).await,
         Command::Restart(arguments) => commands::restart::run(arguments).await,
         Command::Amplification(arguments) => commands::amplification::run(arguments).await,
+        Command::Growth(arguments) => commands::growth::run(arguments).await,
         Command::Cluster(arguments) => commands::cluster::run(arguments).await,
         Command::Experiments(arguments) => commands::experiments::run(arguments).await,
         Command::Index(arguments) => commands::index::run(arguments).await,

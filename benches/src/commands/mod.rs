@@ -5,6 +5,7 @@ pub mod amplification;
 pub mod cluster;
 pub mod engine;
 pub mod experiments;
+pub mod growth;
 pub mod index;
 pub mod lossy;
 pub mod overload;

@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Size in MiB of the engine's directory.
     #[arg(long, default_value_t = 16384)]
     size_mib: u64,
+    /// Checkpoints of what changed that are taken before, each when a third of the journal is written.
+    #[arg(long, default_value_t = 8)]
+    checkpoints: u64,
     /// Opens of each kind.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -131,6 +134,7 @@ fn start(
     command.args(["--keys", &arguments.keys.to_string()]);
     command.args(["--value-bytes", &arguments.value_bytes.to_string()]);
     command.args(["--size-mib", &arguments.size_mib.to_string()]);
+    command.args(["--checkpoints", &arguments.checkpoints.to_string()]);
     command.args(["--process", if matches!(process, Process::Fill) { "fill" } else { "open" }]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().context("a process of this program")?;
@@ -165,8 +169,10 @@ async fn serve(arguments: &Arguments, process: Process) -> Result<Report> {
             Putter::fill(&log, &payloads, sizes, DEPTH).await?;
             engine.checkpoint().await?;
             engine.checkpoint().await?;
-            // As far as a node lets it grow before the next checkpoint.
-            while journal_percent(&engine) < 33.0 {
+            engine.raise_format();
+            let last = engine.status().checkpoints + arguments.checkpoints;
+            // As far as a node lets the journal grow before the next checkpoint.
+            while engine.status().checkpoints < last || journal_percent(&engine) < 33.0 {
                 let limit = Limit::Operations(100_000);
                 drive(
                     Putter::mixed(&log, &payloads, sizes, DEPTH, begun.elapsed().as_nanos() as u64),

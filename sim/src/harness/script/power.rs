@@ -4,14 +4,18 @@ use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, five, in_mode, one_workload, three, three_or_five};
 use crate::disk::Moment;
 use crate::harness::clock::virtual_time;
+use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
+use futures::future::{self, Either};
 use rand::RngExt;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 const RECOVERED: &str = "recovered member active again";
+const CHANGES: &str = "a checkpoint of what changed";
 const NONE_LEFT: &str = "no member left";
 /// This long after the background sync an idle member has cleared its flag.
 const CLEARED_WITHIN: Duration = Duration::from_millis(300);
@@ -49,6 +53,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         "all cut while idle",
         "cut again while opening",
         "no member recovers",
+    ]),
+    scenario!(
+        "cut-between-checkpoints-of-what-changed",
+        |seed| Plan { log_retain_entries: 10, bulk_keys: 300, ..three(seed) },
+        between_checkpoints
+    )
+    .seeds(24)
+    .reaches(&[
+        CHANGES,
+        "cut while a checkpoint was written",
+        "cut behind a checkpoint",
+        "killed behind a checkpoint",
+        "all started from what changed",
+        "all active again",
     ]),
     scenario!("clean-stop-of-all-then-cut", three_or_five, clean_stop_then_cut)
         .seeds(3)
@@ -225,6 +243,75 @@ async fn return_in_any_order(stage: &mut Stage) -> Played {
     stage.active(&stage.all()).await?;
     stage.reached("all active again");
     stage.acknowledged(5).await
+}
+
+/// Members take many checkpoints, which soon hold what changed alone, and one of them loses power while
+/// it writes one or has just written one, or its process is killed. In the end all start from theirs: a
+/// key whose deletion a checkpoint left out would be back on them, and a value that moved would be missed.
+async fn between_checkpoints(mut stage: Stage) -> Played {
+    for _ in 0..6 {
+        stage.active(&stage.all()).await?;
+        let victim = stage.others(&[]).first().copied().ok_or("a member")?;
+        // An area holds all of the state before it holds what changed.
+        for _ in 0..stage.rng.random_range(3..8) {
+            let count = stage.rng.random_range(1..8);
+            stage.acknowledged(count).await?;
+            checkpoint(&stage, victim).await?;
+        }
+        stage.reached_if(has_changes(&stage, victim), CHANGES);
+        match stage.rng.random_range(0..3) {
+            0 => {
+                let writes = stage.rng.random_range(1..8);
+                let running = {
+                    let written = pin!(checkpoint(&stage, victim));
+                    let moment = pin!(stage.disk(victim, Moment::Write, writes));
+                    matches!(future::select(written, moment).await, Either::Right(_))
+                };
+                stage.cut(victim);
+                stage.reached_if(running, "cut while a checkpoint was written");
+            }
+            1 => {
+                stage.cut(victim);
+                stage.reached("cut behind a checkpoint");
+            }
+            _ => {
+                stage.kill(victim);
+                stage.reached("killed behind a checkpoint");
+            }
+        }
+        stage.pass(0, 800).await;
+        stage.start(&[victim]).await;
+    }
+    stage.active(&stage.all()).await?;
+    for member in stage.all() {
+        for _ in 0..8 {
+            stage.acknowledged(2).await?;
+            checkpoint(&stage, member).await?;
+            if has_changes(&stage, member) {
+                break;
+            }
+        }
+    }
+    let all_have = stage.all().iter().all(|member| has_changes(&stage, *member));
+    for member in stage.all() {
+        stage.kill(member);
+    }
+    stage.start(&stage.all()).await;
+    stage.active(&stage.all()).await?;
+    stage.reached_if(all_have, "all started from what changed");
+    stage.acknowledged(5).await?;
+    stage.reached("all active again");
+    Ok(())
+}
+
+async fn checkpoint(stage: &Stage, member: usize) -> Played {
+    let node = stage.node(member).ok_or("a node")?;
+    node.engine().checkpoint().await.map_err(|error| error.to_string())
+}
+
+/// Whether the member's newest checkpoint holds what changed alone.
+fn has_changes(stage: &Stage, member: usize) -> bool {
+    stage.node(member).is_some_and(|node| node.engine().status().checkpoint_parts > 1)
 }
 
 /// The clients stop, the flags are cleared, and all machines lose power, then again while they
