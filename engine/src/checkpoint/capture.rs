@@ -46,8 +46,8 @@ impl Capture {
 }
 
 impl Changes {
-    /// At most so many keys of a group that has applied up to here.
-    pub(crate) fn most(&self, applied: Option<LogId>) -> u64 {
+    /// About so many keys of a group that has applied up to here, if an entry puts one.
+    pub(crate) fn about(&self, applied: Option<LogId>) -> u64 {
         let puts = applied.map_or(0, |id| id.index).saturating_sub(self.since.unwrap_or(0));
         puts + self.touched.iter().map(|keys| keys.len() as u64).sum::<u64>()
     }

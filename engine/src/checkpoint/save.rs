@@ -96,6 +96,8 @@ async fn write_at(file: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
 
 /// Keys that are looked at before the task yields.
 const SCANNED_AT_ONCE: usize = 4096;
+/// Keys that are looked up before it does.
+const LOOKED_UP_AT_ONCE: usize = 512;
 
 /// Cuts a stream of bytes into hashed chunks.
 struct BodyWriter<'a> {
@@ -114,10 +116,10 @@ impl<'a> BodyWriter<'a> {
     }
 
     /// Writes out complete chunks, or lets other tasks run, where it is time to.
-    async fn now_and_then(&mut self, number: usize) -> Result<()> {
+    async fn now_and_then(&mut self, number: usize, at_once: usize) -> Result<()> {
         if self.buffer.len() >= CHUNK_BYTES {
             self.drain().await?;
-        } else if number.is_multiple_of(SCANNED_AT_ONCE) {
+        } else if number.is_multiple_of(at_once) {
             yield_once().await;
         }
         Ok(())
@@ -192,7 +194,7 @@ async fn write_changed_keys(
             body.buffer.put_u8(KEY);
             put_key(&mut body.buffer, key, &entry);
         }
-        body.now_and_then(number).await?;
+        body.now_and_then(number, SCANNED_AT_ONCE).await?;
     }
     for (number, key) in changes.touched.iter().flat_map(|keys| keys.iter()).enumerate() {
         match keys.get(key) {
@@ -203,7 +205,7 @@ async fn write_changed_keys(
                 put_key(&mut body.buffer, key, &entry);
             }
         }
-        body.now_and_then(number).await?;
+        body.now_and_then(number, LOOKED_UP_AT_ONCE).await?;
     }
     body.buffer.put_u8(NO_KEY);
     Ok(())

@@ -36,6 +36,11 @@ impl Log {
         self.bytes
     }
 
+    /// How many entries it has.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Bytes of extents to which no key refers.
     pub(crate) fn unlinked_bytes(&self) -> u64 {
         self.extent_bytes - self.linked_bytes

@@ -92,26 +92,32 @@ impl Engine {
             .await;
         let file = shared.files.area(area);
         let found = verify(file, shared.facts.identity.incarnation, pace).await;
-        let newest = {
-            let checkpoints = &shared.state.lock().checkpoints;
+        let (offset, length, found) = {
+            let checkpoints = &mut shared.state.lock().checkpoints;
             if checkpoints.begun != begun {
                 return false;
             }
-            (checkpoints.area == area).then_some(checkpoints.number)
-        };
-        let (offset, length, found) = match found {
-            Ok(Some(header)) if newest.is_none_or(|number| number == header.number) => {
-                checked.blocks += header.area_bytes() / BLOCK as u64;
-                return true;
+            let newest = (checkpoints.area == area).then_some(checkpoints.number);
+            let written = checkpoints.areas.get_mut(area);
+            let known = written.as_ref().and_then(|written| Some(written.as_ref()?.header));
+            let damage = match found {
+                Ok(Some(header))
+                    if newest.is_none_or(|number| number == header.number)
+                        && known.is_none_or(|known| known == header) =>
+                {
+                    checked.blocks += header.area_bytes() / BLOCK as u64;
+                    return true;
+                }
+                Ok(None) if newest.is_none() && known.is_none() => return true,
+                Ok(_) => (0, BLOCK as u64, "another checkpoint, or none".to_owned()),
+                Err(damage) => damage,
+            };
+            // The next checkpoint there overwrites what is damaged: nothing is added to it.
+            if let Some(written) = written {
+                *written = None;
             }
-            Ok(None) if newest.is_none() => return true,
-            Ok(_) => (0, BLOCK as u64, "another checkpoint, or none".to_owned()),
-            Err(damage) => damage,
+            damage
         };
-        // The next checkpoint there overwrites what is damaged: nothing is added to it.
-        if let Some(written) = shared.state.lock().checkpoints.areas.get_mut(area) {
-            *written = None;
-        }
         let expected = "an intact checkpoint";
         checked.damaged.push(Corruption::new(file.kind, offset, length, expected, found));
         true

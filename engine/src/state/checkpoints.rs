@@ -5,6 +5,7 @@ use crate::checkpoint::Header;
 use crate::error::{Error, Result};
 use crate::types::{GroupId, LogId};
 use std::collections::BTreeMap;
+use tokio::time::Instant;
 
 /// The state of taking checkpoints.
 #[derive(Default)]
@@ -39,8 +40,9 @@ pub(crate) struct Checkpoints {
 /// A checkpoint in an area.
 pub(crate) struct Written {
     pub header: Header,
-    /// How many parts it has.
+    /// How many parts it has, and when the first of them was written.
     pub parts: usize,
+    pub since: Instant,
     /// Bytes of the parts with what changed.
     pub changes_bytes: u64,
     /// What each group had applied.

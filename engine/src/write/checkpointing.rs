@@ -4,10 +4,12 @@ use crate::checkpoint::{
     Capture, CapturedGroup, Changes, Header, PARTS, void, write, write_changes,
 };
 use crate::error::{Error, Result};
-use crate::state::{Shared, Written};
+use crate::state::{Shared, State, Written};
 use crate::superblock::NEWEST_FORMAT;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Writes a captured state to the device, then reclaims the journal.
 pub(super) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
@@ -33,9 +35,9 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
         let area = 1 - state.checkpoints.area;
         // It holds nothing to add to while it is written.
         let written = state.checkpoints.areas.get_mut(area).and_then(Option::take);
-        let keys = state.groups.values().map(|group| group.keys.checkpoint_bytes()).sum::<u64>();
         let number = state.checkpoints.number + 1;
-        (area, number, written, state.index_bytes() - keys, state.checkpoints.newest_format)
+        let rest_bytes = capture.groups.iter().map(|group| rest_bytes(&state, group)).sum::<u64>();
+        (area, number, written, rest_bytes, state.checkpoints.newest_format)
     };
     let incarnation = shared.facts.identity.incarnation;
     let header = Header { incarnation, number, sequence, chain, ..Header::default() };
@@ -87,6 +89,14 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
     Ok(())
 }
 
+/// About the bytes of a captured group that are not keys. The log may have been purged since.
+fn rest_bytes(state: &State, captured: &CapturedGroup) -> u64 {
+    let image = captured.image.as_ref().map_or(0, |image| image.encoded_bytes());
+    let log = state.groups.get(&captured.id).map(|group| &group.log);
+    let entry_bytes = log.map_or(0, |log| log.checkpoint_bytes() / log.len().max(1) as u64 + 1);
+    image + entry_bytes * captured.log.len() as u64
+}
+
 /// Records in the superblock that an earlier release cannot read the directory, before it cannot.
 async fn to_newest_format(shared: &Shared) -> Result<()> {
     if shared.superblock.lock().await.current().format < NEWEST_FORMAT {
@@ -94,6 +104,10 @@ async fn to_newest_format(shared: &Shared) -> Result<()> {
     }
     Ok(())
 }
+
+/// All of the state is written to an area again after so long: what a disk damaged there unnoticed is
+/// part of each checkpoint until then.
+const WHOLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether to write what changed instead of all of the state. Parts that are longer together than all of
 /// the state take longer to load.
@@ -106,18 +120,20 @@ fn worth(
 ) -> bool {
     let most = |(group, changes): (&CapturedGroup, &Changes)| {
         let (bytes, keys) = (group.keys.checkpoint_bytes(), group.keys.len() as u64);
-        changes.most(group.applied).saturating_mul(bytes / keys.max(1) + 1)
+        changes.about(group.applied).min(keys).saturating_mul(bytes / keys.max(1) + 1)
     };
     let bytes = capture.groups.iter().zip(changes).map(most).fold(rest_bytes, u64::saturating_add);
     let keys = capture.groups.iter().map(|group| group.keys.checkpoint_bytes());
     written.parts < PARTS
+        && written.since.elapsed() < WHOLE_WITHIN
         && written.changes_bytes.saturating_add(bytes) <= rest_bytes + keys.sum::<u64>()
         && written.header.part.end().saturating_add(bytes) <= area_bytes
 }
 
 impl Written {
     fn whole(header: Header, capture: &Capture) -> Written {
-        Written { header, parts: 1, changes_bytes: 0, applied: capture.applied() }
+        let since = Instant::now();
+        Written { header, parts: 1, since, changes_bytes: 0, applied: capture.applied() }
     }
 
     fn with_changes(self, header: Header, capture: &Capture) -> Written {
@@ -126,6 +142,7 @@ impl Written {
             changes_bytes: self.changes_bytes + header.part.body_bytes,
             applied: capture.applied(),
             header,
+            ..self
         }
     }
 }

@@ -5,8 +5,8 @@
 //! written while it is a member, nor while an operator may still go back to it.
 //!
 //! What holds here: a build reads everything of the versions before its own. The cluster's version
-//! is in the log, and never falls. Only an operator raises it, and only to what every member runs.
-//! A feature is used from its version of the cluster on. A process of a lower version than the
+//! is in the log, and never falls. The first leader of a new cluster and an operator raise it,
+//! and only to what every member runs. A feature is used from its version of the cluster on. A process of a lower version than the
 //! cluster's does not run.
 
 use super::ids::NodeId;

@@ -42,7 +42,7 @@
 //! learner loses power with acknowledged writes unsynced, it recovers in place like any member.
 //!
 //! **Versions.** The log says which version each member's build speaks, and which one the cluster
-//! has. An operator raises it when every member runs at least that. No membership changes while that
+//! has. The first leader of a new cluster and an operator raise it, to what every member runs at least. No membership changes while that
 //! is under way.
 //!
 //! **Addresses.** The log says where each member is reached. A member that starts elsewhere

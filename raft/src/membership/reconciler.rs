@@ -232,9 +232,9 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            self.log_beginning(&metrics).await;
             // To replace and to add members needs a leader that can judge which ones are silent.
             let can_judge = self.has_led(metrics.current_term);
+            self.log_beginning(&metrics, can_judge).await;
             let Some(_one_after_another) = self.changing.try_lock() else { continue };
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
             if let Some(step) = self.next(&metrics).filter(|step| can_judge || needs_none(step)) {
@@ -263,7 +263,7 @@ impl Reconciler {
 
     /// Logs what a new cluster begins with, one after the other, as long as the log has no mode: the
     /// version that all members speak, and the mode of this member's configuration.
-    async fn log_beginning(&self, metrics: &RaftMetrics<TypeConfig>) {
+    async fn log_beginning(&self, metrics: &RaftMetrics<TypeConfig>, can_judge: bool) {
         // An operator's change comes first, and a record that is under way is waited for.
         let Some(alone) = self.changing.try_lock_owned() else { return };
         let modes = &self.member.modes;
@@ -272,10 +272,10 @@ impl Reconciler {
         }
         let membership = metrics.membership_config.membership();
         let identities = &self.member.identity.identities;
-        // What they run is in the log soon.
-        let logged = identities.logged();
-        let alive = alive(metrics);
-        if membership.nodes().any(|(id, _)| alive.contains(id) && !logged.contains_key(id)) {
+        // What a member runs is in the log soon, unless it is silent.
+        let (logged, alive) = (identities.logged(), alive(metrics));
+        let is_awaited = |id: &NodeId| !can_judge || alive.contains(id);
+        if membership.nodes().any(|(id, _)| !logged.contains_key(id) && is_awaited(id)) {
             return;
         }
         let spoken_by_all = |version: &u32| identities.behind(membership, *version).is_empty();
