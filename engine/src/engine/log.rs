@@ -81,6 +81,15 @@ impl Engine {
         self.shared.state.lock().groups.get(&group)?.purge_due()
     }
 
+    /// Entries up to here are left out of the checkpoints that begin from now on, as far as they are
+    /// applied then: the caller will purge them as soon as one covers them. A restart from such a
+    /// checkpoint finds them purged.
+    pub fn leave_out(&self, group: GroupId, through: u64) {
+        if let Some(group) = self.shared.state.lock().groups.get_mut(&group) {
+            group.left_out = Some(through);
+        }
+    }
+
     /// First and last position.
     pub fn log_bounds(&self, group: GroupId) -> LogBounds {
         self.shared.state.lock().groups.get(&group).map(|g| g.log.bounds()).unwrap_or_default()

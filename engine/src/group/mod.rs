@@ -32,6 +32,8 @@ pub(crate) struct Group {
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,
     pub touched: Touched,
+    /// Entries of the log up to here are left out of checkpoints once they are applied.
+    pub left_out: Option<u64>,
 }
 
 impl Group {
@@ -108,15 +110,23 @@ impl Group {
         self.applied_before = Some(applied);
         self.image = Some(image);
         self.touched = Touched::default();
+        self.left_out = None;
         (std::mem::replace(&mut self.keys, keys), entries)
     }
 
     /// What a checkpoint holds of the log: the position through which it is purged, and the
     /// entries. A due purge is applied there as far as its entries are applied, and stays due for
-    /// the rest.
+    /// the rest. What is left out is purged there and not here.
     pub(crate) fn checkpoint_log(&self) -> (Option<LogId>, Entries) {
-        let due = self.purge_due();
-        let gone = self.applied.min(due).map(|gone| gone.index);
-        (due.or(self.log.bounds().purged), self.log.entries_above(gone))
+        let applied = self.applied.map(|applied| applied.index);
+        let left_out = self.left_out.min(applied).and_then(|index| self.log.get(index));
+        let left_out = left_out.map(|entry| entry.id);
+        let gone = self.applied.min(self.purge_due()).max(left_out).map(|gone| gone.index);
+        (self.purged().max(left_out), self.log.entries_above(gone))
+    }
+
+    /// The position through which the log is purged, or has to be.
+    pub(crate) fn purged(&self) -> Option<LogId> {
+        self.purge_due().or(self.log.bounds().purged)
     }
 }

@@ -14,10 +14,10 @@ use super::recovery::{Recovered, recover};
 use crate::checkpoint::Capture;
 use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK};
-use crate::journal::{self, Payload};
+use crate::journal::{self, Packer, Record};
 use crate::state::{Checkpoints, Engine, Shared, free_ended_views};
 use crate::superblock::{Clean, NEWEST_FORMAT, Superblock};
-use crate::types::MemberState;
+use crate::types::{GroupId, LogId, MemberState};
 use crate::write::{Compactor, Writer, syncer};
 use std::sync::Arc;
 
@@ -123,6 +123,12 @@ async fn set_aside(shared: &Shared, required: bool) -> Result<Option<String>> {
     }
 }
 
+/// Through where each group's log is purged.
+fn purged(shared: &Shared) -> Vec<(GroupId, LogId)> {
+    let state = shared.state.lock();
+    state.groups.iter().filter_map(|(id, group)| Some((*id, group.purged()?))).collect()
+}
+
 impl Unbegun {
     /// Leaves the rest of the open to [`Engine::begin`].
     pub(super) async fn wait(self, shared: &Arc<Shared>) {
@@ -199,7 +205,7 @@ impl Unbegun {
 
     fn set_checkpoints(&mut self, checkpoints: &mut Checkpoints) {
         let recovered = &mut self.recovered;
-        // The first block of this boot epoch is empty.
+        // The first block of this boot epoch says nothing that the checkpoint does not.
         let replayed = recovered.end > recovered.checkpoint.sequence;
         checkpoints.recordless = if replayed { 0 } else { recovered.end + 1 };
         checkpoints.number = recovered.checkpoint.number;
@@ -297,12 +303,22 @@ impl Unbegun {
         }
     }
 
-    /// Writes and syncs an empty block of the new boot epoch behind the recovered end. Blocks that
-    /// an earlier process left further on then no longer continue the chain. Returns its sequence
-    /// and checksum.
+    /// Writes and syncs a block of the new boot epoch behind the recovered end. Blocks that an earlier
+    /// process left further on then no longer continue the chain. Returns its sequence and checksum.
+    ///
+    /// It says through where each log is purged. The checkpoint may be the only one to say so: it left
+    /// entries out, and the process ended before it purged them. Their space is used again from here on,
+    /// and an open from the older checkpoint must know that.
     async fn begin_epoch(&self, shared: &Shared) -> Result<(u64, u128)> {
         let (facts, recovered) = (&shared.facts, &self.recovered);
         let written = recovered.end + 1;
+        let mut packer = Packer::default();
+        for (group, through) in purged(shared) {
+            packer.push(&Record::Purge { group, through });
+        }
+        packer.at_least_one();
+        assert!(packer.payloads.len() == 1, "the purges of all groups fit into a block");
+        let payload = packer.payloads.pop().unwrap_or_default();
         let header = journal::Header {
             incarnation: facts.identity.incarnation,
             epoch: facts.epoch,
@@ -313,7 +329,7 @@ impl Unbegun {
             placed: recovered.end,
         };
         let mut block = AlignedBuf::zeroed(BLOCK);
-        let chain = journal::encode_into(&mut block, &header, &Payload::default());
+        let chain = journal::encode_into(&mut block, &header, &payload);
         shared.files.journal.write(facts.ring.offset(written), block).await?;
         shared.files.journal.sync().await?;
         if recovered.end == 0 {

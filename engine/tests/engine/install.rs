@@ -204,6 +204,7 @@ async fn round(
         acknowledged: AtomicUsize::new(1),
         synced: AtomicUsize::new(1),
         applied: Mutex::new(BTreeMap::from([(at.index, keys)])),
+        left_out: Mutex::default(),
     });
     if new {
         replaced.watch(&disk);

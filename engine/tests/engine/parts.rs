@@ -33,7 +33,11 @@ impl Store {
     }
 
     async fn put(&mut self, key: u64) {
-        let (name, value) = (format!("key {key:05}"), filled(40, self.next));
+        self.put_bytes(key, 40).await;
+    }
+
+    async fn put_bytes(&mut self, key: u64, bytes: usize) {
+        let (name, value) = (format!("key {key:05}"), filled(bytes, self.next));
         put_one(&self.engine, self.next, &name, value.clone()).await.unwrap();
         self.model.insert(name, value);
         self.next += 1;
@@ -56,6 +60,19 @@ impl Store {
         let bytes = self.engine.status().device_bytes_written - before;
         self.engine.purge(GROUP, id(self.next - 1)).await.unwrap();
         bytes
+    }
+
+    /// Flips a bit in the first part of the newest checkpoint, or in its last one.
+    fn damage_newest(&self, first: bool) {
+        let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|file| {
+            let header = self.disk.bytes(file);
+            let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
+            // Its number, and where its newest part begins.
+            (number(40), number(100), file)
+        });
+        let (_, newest_at, file) = areas.into_iter().max().unwrap();
+        let at = if first { 8192 } else { newest_at.max(8192) };
+        self.disk.damage(file, |bytes| bytes[at as usize + 30] ^= 1);
     }
 
     /// Ends the process or the machine, and opens the directory again.
@@ -154,7 +171,7 @@ fn a_directory_is_of_format_3_once_a_checkpoint_may_have_several_parts_and_not_b
 #[test]
 fn damage_in_any_part_costs_the_newest_checkpoint_and_the_next_one_there_is_whole() {
     run(async {
-        for part in 0..2 {
+        for first in [true, false] {
             let mut store = Store::new().await;
             for key in 0..4 {
                 store.put(key).await;
@@ -163,15 +180,7 @@ fn damage_in_any_part_costs_the_newest_checkpoint_and_the_next_one_there_is_whol
             }
             let parts = store.parts();
             assert!(parts > 1, "{parts}");
-            // The newest is in the area that the older one is not in.
-            let area = [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|file| {
-                let header = store.disk.bytes(file);
-                let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
-                (number(40), number(100), file)
-            });
-            let (_, newest_at, file) = area.into_iter().max().unwrap();
-            let at = [8192, newest_at][part] as usize + 30;
-            store.disk.damage(file, |bytes| bytes[at] ^= 1);
+            store.damage_newest(first);
             store.again(Fate::Kept).await.unwrap();
             // The older one and the longer journal: what the checkpoint had is applied again.
             let applied = store.engine.applied(GROUP).map(|id| id.index);
@@ -205,5 +214,42 @@ fn a_scrub_finds_damage_in_a_part_and_the_next_checkpoints_are_whole() {
         store.put(1).await;
         store.checkpoint().await;
         assert_eq!(store.parts(), 2);
+    });
+}
+
+/// The story: a process ended between a checkpoint that left entries out and their purge, and the next
+/// one used their space again. Nobody but that checkpoint knew that they were gone.
+#[test]
+fn what_a_checkpoint_left_out_is_gone_for_the_older_one_too_once_its_space_is_used_again() {
+    run(async {
+        let mut store = Store::new().await;
+        store.engine.leave_out(GROUP, 0);
+        for key in 0..200 {
+            store.put_bytes(key, 4096).await;
+        }
+        store.engine.checkpoint().await.unwrap();
+        let through = store.next - 10;
+        store.engine.leave_out(GROUP, through);
+        for key in 0..200 {
+            store.put_bytes(key, 4096).await;
+        }
+        store.engine.checkpoint().await.unwrap();
+        assert!(store.engine.log_bounds(GROUP).purged < Some(id(through)), "it is still there");
+        store.again(Fate::Kept).await.unwrap();
+        store.check().await;
+        assert_eq!(store.engine.log_bounds(GROUP).purged, Some(id(through)));
+        // Their space is used again.
+        for round in 0..3 {
+            for key in 300..500 {
+                store.put_bytes(key + 200 * round, 4096).await;
+            }
+        }
+        store.damage_newest(true);
+        store.again(Fate::Kept).await.unwrap();
+        assert_eq!(store.engine.log_bounds(GROUP).purged, Some(id(through)));
+        let last = store.engine.log_bounds(GROUP).last;
+        assert_eq!(last, Some(id(store.next - 1)));
+        let log = store.engine.read_log(GROUP, through + 1..store.next, u64::MAX).await.unwrap();
+        assert_eq!(log.len() as u64, store.next - 1 - through);
     });
 }

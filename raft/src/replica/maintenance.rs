@@ -90,6 +90,9 @@ impl Maintenance {
             may_relieve_index: self.index_relieved + INDEX_CHECKPOINT_INTERVAL <= now,
             status,
         };
+        if let Some(through) = limits.leave_out(&seen) {
+            engine.leave_out(GROUP, through);
+        }
         if let Some(relieves) = limits.wants_checkpoint(&seen) {
             if relieves.data {
                 self.data_relieved = now;

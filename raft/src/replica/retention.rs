@@ -57,6 +57,9 @@ pub(super) struct Relief {
     pub(super) index: bool,
 }
 
+/// So many entries are kept beside few keys, too: a follower that is away for seconds needs no snapshot.
+const RETAINED_ENTRIES_LEAST: u64 = 100_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purge {
     Through(u64),
@@ -120,16 +123,7 @@ impl Limits {
 
     /// How far the log should be purged now.
     pub(super) fn purge_through(&self, seen: &Seen) -> Purge {
-        let tight = seen.is_tight();
-        let surplus = match tight {
-            true => seen.bounds.last.map(|last| last.index),
-            false => self.purge_target(&seen.bounds, seen.log_bytes, seen.status.index_log_bytes),
-        };
-        let held = seen.held.filter(|_| !tight).unwrap_or(u64::MAX);
-        // A due purge does not wait for followers: what it removes was freed, and may be unreadable.
-        let due = seen.unreadable().max(seen.due.map(|due| due.index));
-        let target = surplus.map(|surplus| surplus.min(held)).max(due);
-        let (Some(target), Some(covered)) = (target, seen.checkpointed) else {
+        let (Some(target), Some(covered)) = (self.target(seen), seen.checkpointed) else {
             return Purge::Later;
         };
         let through = covered.index.min(target);
@@ -140,9 +134,38 @@ impl Limits {
         }
     }
 
+    /// Up to where a checkpoint that begins now leaves entries out: they are purged once it covers them.
+    pub(super) fn leave_out(&self, seen: &Seen) -> Option<u64> {
+        let target = self.target(seen)?;
+        seen.applied.map(|applied| applied.index.min(target))
+    }
+
+    /// How far the log should be purged, if all of it were covered.
+    fn target(&self, seen: &Seen) -> Option<u64> {
+        let tight = seen.is_tight();
+        let surplus = match tight {
+            true => seen.bounds.last.map(|last| last.index),
+            false => {
+                let status = &seen.status;
+                let index_bytes = status.index_log_bytes;
+                self.purge_target(&seen.bounds, seen.log_bytes, index_bytes, status.keys)
+            }
+        };
+        let held = seen.held.filter(|_| !tight).unwrap_or(u64::MAX);
+        // A due purge does not wait for followers: what it removes was freed, and may be unreadable.
+        let due = seen.unreadable().max(seen.due.map(|due| due.index));
+        surplus.map(|surplus| surplus.min(held)).max(due)
+    }
+
     /// The index through which to purge so that about the configured amount is kept; `None` while
     /// the surplus is below an eighth. Assumes that bytes are spread evenly over the entries.
-    fn purge_target(&self, bounds: &LogBounds, bytes: u64, index_bytes: u64) -> Option<u64> {
+    fn purge_target(
+        &self,
+        bounds: &LogBounds,
+        bytes: u64,
+        index_bytes: u64,
+        keys: u64,
+    ) -> Option<u64> {
         let (last, entries) = (bounds.last?.index, entries(bounds));
         let within = |limit: u64, bytes: u64| match bytes {
             0 => entries,
@@ -150,7 +173,9 @@ impl Limits {
         };
         let keep = within(self.retain_bytes, bytes)
             .min(within(self.retain_index_bytes, index_bytes))
-            .min(self.retain_entries);
+            .min(self.retain_entries)
+            // A snapshot sends each key once: a follower that lacks more entries gets one for less.
+            .min(keys.max(RETAINED_ENTRIES_LEAST));
         let surplus = entries.saturating_sub(keep);
         (surplus > keep / 8).then(|| last.saturating_sub(keep))
     }
@@ -176,7 +201,7 @@ mod tests {
     fn target(bounds: LogBounds, log_bytes: u64) -> Option<u64> {
         let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         (config.log_retain_bytes, config.log_retain_entries) = (1000, 100);
-        limits(&config, 1 << 30).purge_target(&bounds, log_bytes, log_bytes)
+        limits(&config, 1 << 30).purge_target(&bounds, log_bytes, log_bytes, 0)
     }
 
     fn bounds(purged: Option<u64>, last: Option<u64>) -> LogBounds {
@@ -300,6 +325,40 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_is_longer_than_the_state_loses_its_beginning() {
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        config.log_retain_bytes = 1 << 30;
+        config.log_retain_entries = 500_000;
+        let limits = Limits::new(&config, 1 << 40, 1 << 40);
+        let log = bounds(None, Some(599_999));
+        let target = |keys| limits.purge_target(&log, 1000, 1000, keys);
+        assert_eq!(target(0), Some(499_999), "100,000 stay beside few keys, too");
+        assert_eq!(target(300_000), Some(299_999));
+        assert_eq!(target(10_000_000), Some(99_999));
+    }
+
+    /// They go as soon as a checkpoint covers them, so the next one does not need them.
+    #[tokio::test]
+    async fn what_a_checkpoint_would_let_go_is_left_out_of_it_as_far_as_it_is_applied() {
+        let mut seen = seen().await;
+        let left_out = |seen: &Seen| {
+            let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+            config.log_retain_entries = 100;
+            limits(&config, 1 << 30).leave_out(seen)
+        };
+        assert_eq!(left_out(&seen), Some(99));
+        seen.held = Some(20);
+        assert_eq!(left_out(&seen), Some(20), "a follower needs what comes then");
+        seen.refused = true;
+        assert_eq!(left_out(&seen), Some(199), "what takes a checkpoint's space");
+        seen.applied = Some(id(70));
+        assert_eq!(left_out(&seen), Some(70));
+        seen.bounds = bounds(None, Some(80));
+        (seen.refused, seen.held) = (false, None);
+        assert_eq!(left_out(&seen), None, "all of it is retained");
+    }
+
+    #[test]
     fn a_small_surplus_waits_until_it_is_worth_a_purge() {
         assert_eq!(target(bounds(None, Some(104)), 105), None);
     }
@@ -310,7 +369,7 @@ mod tests {
         let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         config.log_retain_bytes = 1 << 20;
         let target =
-            |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index);
+            |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index, 0);
         assert_eq!((target(2000), target(1000)), (Some(49), None));
     }
 

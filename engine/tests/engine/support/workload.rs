@@ -35,6 +35,8 @@ pub struct History {
     pub acknowledged_vote: Mutex<Option<u64>>,
     /// The keys after each applied entry.
     pub applied: Mutex<BTreeMap<u64, Keys>>,
+    /// Up to where checkpoints may have left out entries.
+    pub left_out: Mutex<Option<u64>>,
 }
 
 /// The log after `steps`.
@@ -51,6 +53,24 @@ pub fn log_after(steps: &[Step]) -> (Option<LogId>, BTreeMap<u64, NewEntry>) {
         }
     }
     (purged, log)
+}
+
+/// The same as a restart may find it, purged through there: in a checkpoint that left entries out they
+/// are purged.
+pub fn log_found(
+    steps: &[Step],
+    found: Option<LogId>,
+    left_out: Option<u64>,
+) -> (Option<LogId>, BTreeMap<u64, NewEntry>) {
+    let (purged, mut log) = log_after(steps);
+    let by_checkpoint = found.filter(|found| {
+        let known = log.get(&found.index).is_some_and(|entry| entry.id == *found);
+        known && Some(found.index) <= left_out
+    });
+    if let Some(through) = by_checkpoint {
+        log = log.split_off(&(through.index + 1));
+    }
+    (purged.max(by_checkpoint), log)
 }
 
 pub fn options(mode: Mode, boot: u128) -> Options {
@@ -136,7 +156,16 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                 expect_ok(engine.truncate_after(GROUP, Some(last)).await).await;
                 history.acknowledged.fetch_max(place, Ordering::SeqCst);
             }
-            2 => expect_ok(engine.checkpoint().await).await,
+            2 => {
+                let applied = engine.applied(GROUP).map(|applied| applied.index);
+                if let Some(through) = applied.filter(|_| random.below(2) == 0) {
+                    let through = through.saturating_sub(random.below(6));
+                    let mut left_out = history.left_out.lock().unwrap();
+                    *left_out = (*left_out).max(Some(through));
+                    engine.leave_out(GROUP, through);
+                }
+                expect_ok(engine.checkpoint().await).await;
+            }
             3 => {
                 let applied = engine.applied(GROUP);
                 if let Some(applied) = applied.filter(|a| a.index > 4) {
@@ -230,11 +259,12 @@ pub async fn check(engine: &Engine, history: &History, what: &str) {
         MemberState::Recovering => 0,
     };
     let bounds = engine.log_bounds(GROUP);
+    let left_out = *history.left_out.lock().unwrap();
     let first = bounds.purged.map_or(0, |p| p.index + 1);
     let found = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
     let found = found.unwrap_or_else(|e| panic!("{what}: {e}"));
     let prefix = (acknowledged..=steps.len()).find(|n| {
-        let (purged, log) = log_after(&steps[..*n]);
+        let (purged, log) = log_found(&steps[..*n], bounds.purged, left_out);
         purged == bounds.purged && log.into_values().eq(found.iter().cloned())
     });
     assert!(

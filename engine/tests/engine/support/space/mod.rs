@@ -8,7 +8,7 @@
 
 pub mod driver;
 
-use super::workload::{GROUP, Step, image, log_after};
+use super::workload::{GROUP, Step, image, log_after, log_found};
 use super::{Cache, Disk, Random, identity, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
@@ -91,6 +91,8 @@ pub struct Requests {
     pub synced: AtomicUsize,
     /// The keys after each applied entry.
     pub applied: Mutex<BTreeMap<u64, Arc<Keys>>>,
+    /// Up to where checkpoints may have left out entries.
+    pub left_out: Mutex<Option<u64>>,
 }
 
 impl Requests {
@@ -100,6 +102,7 @@ impl Requests {
             acknowledged: AtomicUsize::new(self.acknowledged.load(Ordering::SeqCst)),
             synced: AtomicUsize::new(self.synced.load(Ordering::SeqCst)),
             applied: Mutex::new(self.applied.lock().unwrap().clone()),
+            left_out: Mutex::new(*self.left_out.lock().unwrap()),
         })
     }
 
@@ -118,9 +121,15 @@ impl Requests {
             .unwrap_or_default()
     }
 
-    /// Sets the first `count` steps as the present content, all of it durable.
-    fn is_now(&self, count: usize, applied: Option<LogId>) {
-        self.steps.lock().unwrap().truncate(count);
+    /// Sets the first `count` steps as the present content, all of it durable, purged through there.
+    fn is_now(&self, count: usize, applied: Option<LogId>, purged: Option<LogId>) {
+        let count = {
+            let mut steps = self.steps.lock().unwrap();
+            steps.truncate(count);
+            let by_checkpoint = purged.filter(|_| purged > log_after(&steps).0);
+            steps.extend(by_checkpoint.map(Step::Purge));
+            steps.len()
+        };
         self.acknowledged.store(count, Ordering::SeqCst);
         self.synced.store(count, Ordering::SeqCst);
         let next = applied.map_or(0, |applied| applied.index + 1);
@@ -284,12 +293,13 @@ pub async fn check_recovered(
         _ => acknowledged,
     };
     let bounds = engine.log_bounds(GROUP);
+    let left_out = *requests.left_out.lock().unwrap();
     let member_state = engine.member_state();
     let first = bounds.purged.map_or(0, |purged| purged.index + 1);
     let found = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
     let found = found.unwrap_or_else(|error| panic!("{what}: {error}"));
     let gives = |count: &usize| {
-        let (purged, log) = log_after(&steps[..*count]);
+        let (purged, log) = log_found(&steps[..*count], bounds.purged, left_out);
         purged == bounds.purged && log.into_values().eq(found.iter().cloned())
     };
     // The same log may result from two prefixes: a truncation may remove what was appended before
@@ -332,7 +342,7 @@ pub async fn check_recovered(
         engine.apply(GROUP, transitions, image(last.id)).unwrap();
     }
     assert_eq!(engine.applied(GROUP), before, "{what}: the log does not reach what was applied");
-    requests.is_now(count, before);
+    requests.is_now(count, before, bounds.purged);
     requests.watch(disk);
     let keys = requests.keys();
     assert_eq!(engine.view(GROUP).len(), keys.len(), "{what}");
