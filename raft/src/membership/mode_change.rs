@@ -1,7 +1,7 @@
 //! Changes of the mode: the least that an acknowledgement means is a record in the log.
 
-use super::reconciler::Reconciler;
-use super::request::{ChangeError, RECORD_LIMIT, refused};
+use super::reconciler::{RECORD_LIMIT, Reconciler};
+use super::request::{ChangeError, refused};
 use crate::core::codec;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;

@@ -1,7 +1,6 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
-use super::request::RECORD_LIMIT;
 use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
@@ -29,6 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// The longest that one step of a change is waited for.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a record may take until it is applied.
+pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 /// A join request counts for this long.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
 /// A leader that missed its rounds for this long was paused itself, or busy with a change.

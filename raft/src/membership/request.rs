@@ -9,10 +9,6 @@ use crate::core::types::{Membership, TypeConfig};
 use crate::durability::leadership;
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-/// How long a record may take until it is applied.
-pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a change is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
