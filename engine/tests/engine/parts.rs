@@ -224,38 +224,41 @@ fn a_scrub_finds_damage_in_a_part_and_the_next_checkpoints_are_whole() {
 }
 
 /// The story: a process ended between a checkpoint that left entries out and their purge, and the next
-/// one used their space again. Nobody but that checkpoint knew that they were gone.
+/// one used their space again. Nobody but that checkpoint knew that they were gone, and it was damaged.
 #[test]
 fn what_a_checkpoint_left_out_is_gone_for_the_older_one_too_once_its_space_is_used_again() {
+    const LARGE: usize = 64 * 1024;
     run(async {
-        let mut store = Store::new().await;
+        let (disk, engine) = fresh(MODE).await;
+        let mut store = Store { disk, engine, next: 0, model: BTreeMap::new() };
+        for key in 0..20 {
+            store.put_bytes(key, LARGE).await;
+        }
         store.engine.leave_out(GROUP, 0);
-        for key in 0..200 {
-            store.put_bytes(key, 4096).await;
-        }
         store.engine.checkpoint().await.unwrap();
-        let through = store.next - 10;
-        store.engine.leave_out(GROUP, through);
-        for key in 0..200 {
-            store.put_bytes(key, 4096).await;
+        let through = store.next - 1;
+        // Only the log refers to the large values now.
+        for key in 0..20 {
+            store.put(key).await;
         }
+        store.engine.leave_out(GROUP, through);
         store.engine.checkpoint().await.unwrap();
         assert!(store.engine.log_bounds(GROUP).purged < Some(id(through)), "it is still there");
         store.again(Fate::Kept).await.unwrap();
         store.check().await;
         assert_eq!(store.engine.log_bounds(GROUP).purged, Some(id(through)));
-        // Their space is used again.
-        for round in 0..3 {
-            for key in 300..500 {
-                store.put_bytes(key + 200 * round, 4096).await;
-            }
+        // Without their space these do not fit. No checkpoint is due meanwhile.
+        let large = 50;
+        assert!((20 + large) * LARGE as u64 > geometry().data_bytes);
+        for key in 100..100 + large {
+            store.put_bytes(key, LARGE).await;
         }
         store.damage_newest(true);
         store.again(Fate::Kept).await.unwrap();
-        assert_eq!(store.engine.log_bounds(GROUP).purged, Some(id(through)));
-        let last = store.engine.log_bounds(GROUP).last;
-        assert_eq!(last, Some(id(store.next - 1)));
+        let bounds = store.engine.log_bounds(GROUP);
+        assert_eq!((bounds.purged, bounds.last), (Some(id(through)), Some(id(store.next - 1))));
         let log = store.engine.read_log(GROUP, through + 1..store.next, u64::MAX).await.unwrap();
         assert_eq!(log.len() as u64, store.next - 1 - through);
+        assert_eq!(store.engine.applied(GROUP), Some(id(through)), "from the older checkpoint");
     });
 }
