@@ -4,12 +4,12 @@
 //! in. That is safe for the same reasons as the repair of a value (`maintain/extent.rs`): the
 //! sectors of the neighbours are the same before and after, and two reads must agree on them.
 //!
-//! What holds here: blocks that have their values are not written, unless a sync failed. The story:
-//! an open wrote carried values over themselves, though they were synced; the power failed again, and
-//! the torn write took a neighbour's bytes.
+//! What holds here: a block that has its values is not written, unless a sync failed. The story: an
+//! open wrote carried values over themselves, though they were synced; the power failed again, and the
+//! torn write took a neighbour's bytes. Later it did so where the next block lacked a value.
 
 use crate::error::Result;
-use crate::io::OpenFile;
+use crate::io::{AlignedBuf, BLOCK, OpenFile};
 use crate::types::ValueRef;
 use crate::write::plan_writes;
 use bytes::Bytes;
@@ -22,11 +22,22 @@ pub(super) async fn place_carried(
     after_failed_sync: bool,
 ) -> Result<()> {
     for plan in plan_writes(values) {
-        let mut buf = data.read_stable(plan.offset, plan.bytes).await?;
-        let before = buf.to_vec();
-        plan.put_into(&mut buf);
-        if after_failed_sync || before != *buf {
-            data.write(plan.offset, buf).await?;
+        let before = data.read_stable(plan.offset, plan.bytes).await?;
+        let mut after = before.to_vec();
+        plan.put_into(&mut after);
+        let lacks = |(before, after): (&[u8], &[u8])| after_failed_sync || before != after;
+        let lacking: Vec<bool> = before.chunks(BLOCK).zip(after.chunks(BLOCK)).map(lacks).collect();
+        let mut rest = after.as_slice();
+        let mut offset = plan.offset;
+        for run in lacking.chunk_by(|one, next| one == next) {
+            let (blocks, behind) = rest.split_at(run.len() * BLOCK);
+            if run.contains(&true) {
+                let mut buf = AlignedBuf::zeroed(blocks.len());
+                buf.copy_from_slice(blocks);
+                data.write(offset, buf).await?;
+            }
+            rest = behind;
+            offset += blocks.len() as u64;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
 };
-use crate::support::{Cache, Disk, Fate, geometry, run, stored, until};
+use crate::support::{Cache, Disk, Fate, geometry, place, run, stored, until};
 use bytes::Bytes;
 use cairn_disk::Failing;
 use cairn_engine::io::{BLOCK, FileKind};
@@ -77,6 +77,52 @@ fn an_open_writes_no_block_that_has_its_values() {
         disk.arrange(Failing::Write, FileKind::Data);
         drop(reopen(&disk).await);
         assert_eq!(disk.core.lock().unwrap().rules.errors(), 0, "nothing was written");
+    });
+}
+
+/// The story: the block beside one that lacked a value was written with it, in one write. A torn one
+/// would have taken the value there that was synced, and that nothing carries.
+#[test]
+fn an_open_writes_a_block_that_lacks_a_value_and_not_the_one_before_it() {
+    run(async {
+        let options = || Options { mode: Mode::Replicated, ..patient_options() };
+        let reopen = async |disk: &Disk| {
+            Engine::open(Arc::new(disk.clone()), None, options()).await.unwrap()
+        };
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        let engine = reopen(&disk).await;
+        let mut next = 0;
+        while !engine.status().unsynced_acks {
+            put_one(&engine, next, "early", filled(9000, next)).await.unwrap();
+            next += 1;
+            tokio::task::yield_now().await;
+        }
+        // The tail of the large value is in a block with the first small one, which waits for it.
+        let [first, large, last] = [next, next + 1, next + 2];
+        for (index, len) in [(first, 300), (large, 9000), (last, 300)] {
+            put_one(&engine, index, "key", filled(len, index)).await.unwrap();
+        }
+        let block = |index, byte| place(&engine.values_of(GROUP, index).unwrap()[0], byte) / BLOCK;
+        let (before, lacking) = (block(first, 0), block(last, 0));
+        assert_eq!((block(large, 8999), lacking), (before, before + 1));
+        disk.kill(Fate::Kept);
+        drop(engine);
+        settle().await;
+        disk.core.lock().unwrap().stall_next = Some(FileKind::Data);
+        let watch = async {
+            until("the open writes", || disk.stalled().is_some()).await;
+            let bytes = (lacking * BLOCK) as u64..((lacking + 1) * BLOCK) as u64;
+            assert_eq!(disk.stalled(), Some(bytes));
+            disk.end_stalled();
+        };
+        let (engine, ()) = futures::join!(reopen(&disk), watch);
+        for index in 0..=last {
+            let at = &engine.values_of(GROUP, index).unwrap()[0];
+            let found = stored(&disk.bytes(FileKind::Data), at);
+            assert!(found == filled(found.len(), index), "value {index}");
+        }
     });
 }
 
