@@ -559,9 +559,11 @@ impl Replica {
         state.err().map(|fatal| self.reason(&fatal))
     }
 
-    /// Why openraft ended; the engine's own error, if the engine failed.
+    /// Why openraft ended: the engine's own error, or the state machine's, if one of them failed first.
     fn reason(&self, fatal: &Fatal<TypeConfig>) -> String {
-        self.engine().status().failed.unwrap_or_else(|| fatal.to_string())
+        let failure = self.engine().status().failed;
+        let failure = failure.or_else(|| self.inner.member.progress.failure());
+        failure.unwrap_or_else(|| fatal.to_string())
     }
 }
 

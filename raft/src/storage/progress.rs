@@ -8,7 +8,8 @@ use crate::core::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::{BootEpoch, LogId};
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, OnceLock};
 
 /// Shared between the state machine and the parts that read its progress.
 pub(crate) struct Progress {
@@ -17,13 +18,21 @@ pub(crate) struct Progress {
     unsafe_recoveries: Mutex<UnsafeRecoveries>,
     identities: Identities,
     modes: Arc<ModeInForce>,
+    failure: OnceLock<String>,
 }
 
 impl Progress {
     /// The state machine keeps `identities` and `modes` up to date through [`Progress::publish`].
     pub(crate) fn new(identities: Identities, modes: Arc<ModeInForce>) -> Progress {
         let (applied, watch) = runtime::watch(None);
-        Progress { applied, watch, unsafe_recoveries: Mutex::default(), identities, modes }
+        Progress {
+            applied,
+            watch,
+            unsafe_recoveries: Mutex::default(),
+            identities,
+            modes,
+            failure: OnceLock::new(),
+        }
     }
 
     /// A snapshot through `index` is about to be installed, and this is its image.
@@ -41,6 +50,16 @@ impl Progress {
             self.modes.applied(through.index, image.mode, image.mode_index);
         }
         self.applied.send(through).ok();
+    }
+
+    /// The state machine ends by this error. openraft may find only that it ended.
+    pub(crate) fn failed(&self, error: &io::Error) {
+        self.failure.set(error.to_string()).ok();
+    }
+
+    /// Why the state machine ended.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {

@@ -129,7 +129,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         let mut ready = entries.ready_chunks(BATCH);
         while let Some(chunk) = ready.next().await {
-            self.apply_batch(chunk.into_iter().collect::<Result<Vec<_>, io::Error>>()?)?;
+            let chunk = chunk.into_iter().collect::<Result<Vec<_>, io::Error>>();
+            let applied = chunk.and_then(|chunk| self.apply_batch(chunk));
+            applied.inspect_err(|error| self.progress.failed(error))?;
         }
         Ok(())
     }
@@ -146,7 +148,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
             return Err(io::Error::other("a snapshot of nothing"));
         };
-        let image = data.install(&self.engine, applied, &self.progress).await?;
+        let installed = data.install(&self.engine, applied, &self.progress).await;
+        let image = installed.inspect_err(|error| self.progress.failed(error))?;
         self.publish(image, Some(applied));
         Ok(())
     }
