@@ -41,6 +41,8 @@ pub struct Core {
     pub operations: u64,
     /// Reads so far.
     pub reads: u64,
+    /// Bytes of the writes to each file so far.
+    pub written: BTreeMap<FileKind, u64>,
     /// The operation at which the power goes.
     pub cut_at: Option<u64>,
     dead: bool,
@@ -97,6 +99,7 @@ impl Disk {
             rules: cairn_disk::Core::of(false, files),
             operations: 0,
             reads: 0,
+            written: BTreeMap::new(),
             cut_at: None,
             dead: false,
             fail_syncs: false,
@@ -307,6 +310,7 @@ impl Device for Handle {
         let (kind, epoch) = (self.kind, self.epoch);
         let mut core = disk.core.lock().unwrap();
         self.begins(&mut core);
+        *core.written.entry(kind).or_default() += buf.len() as u64;
         // The write that triggers the cut is in flight like the others.
         let begun = core.rules.begin_write(epoch, kind, offset, &buf);
         let hangs = core.rules.hangs(kind);
