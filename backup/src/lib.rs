@@ -1,0 +1,28 @@
+//! Backups: the state of a cluster at one log index, as objects in a folder or a bucket.
+//!
+//! `docs/backups.md` has the layout. What holds here:
+//! - the manifest is written last, and names every object with its length and checksum: a backup
+//!   without a manifest is none, and one with a manifest is whole or found to be damaged;
+//! - every value has the hash that the cluster stores of it, and the manifest has a hash over all keys,
+//!   versions and value hashes in order: what is restored is what was there;
+//! - no object is ever overwritten. A backup that builds on an earlier one names the objects of that
+//!   one which it still needs, and those stay for as long as a manifest names them;
+//! - what comes from the target is hostile: names, lengths and numbers are checked before they are used.
+
+mod error;
+mod manifest;
+mod prune;
+mod read;
+mod record;
+mod save;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Result};
+pub use manifest::{Head, Manifest, Object};
+pub use prune::{Keep, Pruned, prune};
+pub use read::{Backup, Items};
+pub use record::Item;
+pub use save::{Held, Saver, Sources};
+pub use target::{Found, Target};

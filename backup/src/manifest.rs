@@ -1,0 +1,303 @@
+//! The manifest of a backup: what it is of, and every object that it needs.
+//!
+//! One line says `cairn-backup`, the CRC-32 of the JSON behind it, and its length.
+
+use crate::error::{Error, Result};
+use crate::target::{Target, is_name, manifest_path};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The newest format that this release writes and reads.
+const FORMAT: u32 = 1;
+/// More than any backup has.
+const OBJECTS_MAX: usize = 1 << 22;
+/// The most bytes of an object once it is decompressed.
+pub(crate) const RAW_BYTES_MAX: u64 = 1 << 30;
+
+/// What a backup is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Its generation.
+    pub generation: u32,
+    /// Its version: no earlier release runs in it.
+    pub cluster_version: u32,
+    /// The term of the last entry that is in the state.
+    pub term: u64,
+    /// Its index.
+    pub index: u64,
+    /// The release of the member that sent the state.
+    pub release: String,
+    /// The finished backup that this one builds on.
+    pub base: Option<String>,
+    /// The backup that was broken off, and with which this one goes on.
+    pub resumes: Option<String>,
+    /// When it was begun, in seconds since 1970.
+    pub began: u64,
+}
+
+/// What a finished backup has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The format.
+    pub format: u32,
+    /// The backup's own name.
+    pub name: String,
+    /// What it is of.
+    pub head: Head,
+    /// Keys of the state.
+    pub keys: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// The hash of all records in order.
+    pub state: String,
+    /// When it was finished, in seconds since 1970.
+    pub ended: u64,
+    /// The objects with records, in order.
+    pub records: Vec<Object>,
+    /// The objects with values, each with its number in the records.
+    pub values: Vec<Object>,
+}
+
+/// An object of a backup, or of an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// The number by which records name it.
+    pub number: u32,
+    /// Where it is at the target.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its length once it is decompressed.
+    pub raw_bytes: u64,
+    /// Whether it is compressed, by zstd.
+    pub zstd: bool,
+    /// The CRC-32 of its bytes.
+    pub crc32: u32,
+}
+
+/// Whether this may be the path of an object: a name, a kind and a number.
+fn is_path(path: &str, kind: &str) -> bool {
+    let file = path.split_once('/').filter(|(name, _)| is_name(name)).map(|(_, file)| file);
+    let number = file.and_then(|file| file.strip_prefix(kind)?.strip_prefix('-'));
+    number.is_some_and(|number| {
+        (6..10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+impl Head {
+    /// Stores it under the backup's name, as the first object.
+    pub(crate) async fn store(&self, target: &Target, name: &str) -> Result<()> {
+        if !is_name(name) {
+            let reason = "a backup's name has letters, digits and hyphens, 64 at most".into();
+            return Err(Error::Target { text: name.into(), reason });
+        }
+        target.create(&format!("{name}/head"), sealed(self)?).await
+    }
+
+    /// `None` if there is none that can be read.
+    pub(crate) async fn load(target: &Target, name: &str) -> Result<Option<Head>> {
+        let bytes = target.get(&format!("{name}/head")).await?;
+        let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
+        Ok(json.and_then(|json| serde_json::from_str(json).ok()))
+    }
+}
+
+impl Manifest {
+    pub(crate) fn new(name: String, head: Head) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            name,
+            head,
+            keys: 0,
+            value_bytes: 0,
+            state: String::new(),
+            ended: 0,
+            records: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// The bytes that the objects take at the target.
+    pub fn stored_bytes(&self) -> u64 {
+        self.objects().map(|object| object.bytes).sum()
+    }
+
+    /// Every object that the backup needs.
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.records.iter().chain(&self.values)
+    }
+
+    pub(crate) fn encode(&self) -> Result<Bytes> {
+        sealed(self)
+    }
+
+    /// Reads a manifest. Nothing of it is used before all of it is checked.
+    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
+        let damaged = |what: &str| Error::Damaged { name: name.into(), what: what.into() };
+        let json = unsealed(bytes).map_err(|what| damaged(&format!("its manifest {what}")))?;
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let unreadable = |error| damaged(&format!("its manifest: {error}"));
+        let Format { format } = serde_json::from_str(json).map_err(unreadable)?;
+        if format > FORMAT {
+            return Err(Error::Newer { name: name.into(), format, newest: FORMAT });
+        }
+        let manifest: Manifest = serde_json::from_str(json).map_err(unreadable)?;
+        manifest.check(name)?;
+        Ok(manifest)
+    }
+
+    /// The manifest of a finished backup.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::Newer`], [`Error::Store`].
+    pub async fn load(target: &Target, name: &str) -> Result<Manifest> {
+        let missing = || Error::Missing { target: target.text().to_owned(), name: name.to_owned() };
+        if !is_name(name) {
+            return Err(missing());
+        }
+        let bytes = target.get(&manifest_path(name)).await?.ok_or_else(missing)?;
+        Manifest::decode(name, &bytes)
+    }
+
+    /// The finished backups at a target by name, each with its manifest or what is wrong with it.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(target: &Target) -> Result<Vec<(String, Result<Manifest>)>> {
+        let mut listed = Vec::new();
+        for (name, _) in target.find().await?.into_iter().filter(|(_, found)| found.finished) {
+            let manifest = Manifest::load(target, &name).await;
+            listed.push((name, manifest));
+        }
+        Ok(listed)
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
+        let damaged = |what: String| Error::Damaged { name: name.into(), what };
+        if self.name != name {
+            return Err(damaged(format!("its manifest is that of `{}`", self.name)));
+        }
+        let (records, values) = (self.records.len(), self.values.len());
+        if records > OBJECTS_MAX || values > OBJECTS_MAX {
+            return Err(damaged(format!("its manifest names {} objects", records + values)));
+        }
+        let fits =
+            |object: &&Object| object.raw_bytes <= RAW_BYTES_MAX && object.bytes <= RAW_BYTES_MAX;
+        let odd = self.records.iter().find(|object| !is_path(&object.path, "records"));
+        let odd =
+            odd.or_else(|| self.values.iter().find(|object| !is_path(&object.path, "values")));
+        let odd = odd.or_else(|| self.objects().find(|object| !fits(object)));
+        if let Some(object) = odd {
+            return Err(damaged(format!("its manifest names an object `{}`", object.path)));
+        }
+        let numbers: BTreeSet<u32> = self.values.iter().map(|object| object.number).collect();
+        if numbers.len() < values {
+            return Err(damaged("two objects of its manifest have the same number".into()));
+        }
+        Ok(())
+    }
+}
+
+/// JSON behind a line with its checksum and length.
+fn sealed(content: &impl Serialize) -> Result<Bytes> {
+    let json = serde_json::to_string_pretty(content).map_err(|e| Error::Sent(e.to_string()))?;
+    Ok(format!("{}{json}", first_line(&json)).into())
+}
+
+/// The JSON, if it is as it was written; else what is wrong with it.
+fn unsealed(bytes: &[u8]) -> std::result::Result<&str, &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "is no text")?;
+    let (line, json) = text.split_once('\n').ok_or("is cut")?;
+    match first_line(json).strip_suffix('\n') == Some(line) {
+        true => Ok(json),
+        false => Err("does not have its checksum"),
+    }
+}
+
+fn first_line(json: &str) -> String {
+    format!("cairn-backup {:08x} {}\n", crc32fast::hash(json.as_bytes()), json.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let head = Head {
+            cluster: "shop".into(),
+            generation: 7,
+            cluster_version: 2,
+            term: 3,
+            index: 1000,
+            release: "0.1.0".into(),
+            base: None,
+            resumes: None,
+            began: 1,
+        };
+        let object = Object {
+            number: 0,
+            path: "a-1/values-000000".into(),
+            bytes: 10,
+            raw_bytes: 20,
+            zstd: true,
+            crc32: 5,
+        };
+        let records = Object { path: "a-1/records-000000".into(), ..object.clone() };
+        Manifest {
+            records: vec![records],
+            values: vec![object],
+            ..Manifest::new("a-1".into(), head)
+        }
+    }
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written() {
+        let manifest = manifest();
+        let bytes = manifest.encode().unwrap();
+        assert_eq!(Manifest::decode("a-1", &bytes).unwrap(), manifest);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_of_a_manifest_is_found() {
+        let bytes = manifest().encode().unwrap();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.to_vec();
+                flipped[at] ^= 1 << bit;
+                assert!(Manifest::decode("a-1", &flipped).is_err(), "bit {bit} of byte {at}");
+            }
+            assert!(Manifest::decode("a-1", &bytes[..at]).is_err(), "{at} bytes");
+        }
+        let longer = [&bytes[..], b"\n"].concat();
+        assert!(Manifest::decode("a-1", &longer).is_err());
+    }
+
+    #[test]
+    fn what_a_manifest_names_is_checked() {
+        let refused = |change: fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            Manifest::decode("a-1", &manifest.encode().unwrap()).unwrap_err().to_string()
+        };
+        for (change, what) in [
+            (
+                (|m| m.values[0].path = "../etc/passwd".into()) as fn(&mut Manifest),
+                "names an object `../etc/passwd`",
+            ),
+            (|m| m.values[0].path = "a/records-000000".into(), "names an object"),
+            (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
+            (|m| m.values.push(m.values[0].clone()), "the same number"),
+            (|m| m.name = "b".into(), "is that of `b`"),
+            (|m| m.format = 9, "has format 9"),
+        ] {
+            let refused = refused(change);
+            assert!(refused.contains(what), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Removing backups, and what was broken off.
+//!
+//! What holds here: an object goes only when no manifest that stays names it. What is younger than a
+//! day and has no manifest is a backup under way: that stays, with all that it builds on. Manifests go
+//! first, so a prune that is broken off leaves no backup without an object.
+
+use crate::error::{Error, Result};
+use crate::manifest::{Head, Manifest};
+use crate::target::{Target, manifest_path};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+/// A backup under way writes more often.
+const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Which backups of each cluster stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// The latest, so many.
+    pub last: usize,
+    /// All that are younger than this.
+    pub within: Duration,
+}
+
+/// What was removed, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Finished backups.
+    pub backups: Vec<String>,
+    /// Objects, also those that were left by what was broken off.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Removes the backups that need not stay, and those that are named. With `dry_run` only says what it
+/// would remove.
+///
+/// # Errors
+/// [`Error::Missing`], of one that is named; [`Error::Damaged`], of a manifest that is to stay: what it
+/// needs is not known, so name it or put it right; [`Error::Store`].
+pub async fn prune(
+    target: &Target,
+    keep: &Keep,
+    named: &[String],
+    now: SystemTime,
+    dry_run: bool,
+) -> Result<Pruned> {
+    let found = target.find().await?;
+    for name in named {
+        if !found.get(name).is_some_and(|found| found.finished) {
+            let (target, name) = (target.text().to_owned(), name.clone());
+            return Err(Error::Missing { target, name });
+        }
+    }
+    let mut stays: BTreeMap<String, Manifest> = BTreeMap::new();
+    let mut goes: Vec<String> = named.to_vec();
+    for (name, _) in found.iter().filter(|(name, found)| found.finished && !named.contains(name)) {
+        stays.insert(name.clone(), Manifest::load(target, name).await?);
+    }
+    let mut clusters: BTreeMap<(String, u32), Vec<(u64, String)>> = BTreeMap::new();
+    for (name, manifest) in &stays {
+        let cluster = (manifest.head.cluster.clone(), manifest.head.generation);
+        clusters.entry(cluster).or_default().push((manifest.ended, name.clone()));
+    }
+    // What is under way, and all that it builds on.
+    let is_young =
+        |latest: Option<SystemTime>| latest.is_none_or(|latest| latest + UNDER_WAY > now);
+    let mut under_way: BTreeSet<String> = BTreeSet::new();
+    let mut bases: BTreeSet<String> = BTreeSet::new();
+    let mut look: Vec<String> = found
+        .iter()
+        .filter(|(_, found)| !found.finished && is_young(found.latest))
+        .map(|(name, _)| name.clone())
+        .collect();
+    while let Some(name) = look.pop() {
+        if let Some(head) = Head::load(target, &name).await? {
+            bases.extend(head.base);
+            look.extend(head.resumes.filter(|resumes| !under_way.contains(resumes)));
+        }
+        under_way.insert(name);
+    }
+    for mut backups in clusters.into_values() {
+        backups.sort_unstable();
+        let old = backups.len().saturating_sub(keep.last);
+        for (ended, name) in backups.into_iter().take(old) {
+            let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(ended);
+            if ended + keep.within <= now && !bases.contains(&name) {
+                stays.remove(&name);
+                goes.push(name);
+            }
+        }
+    }
+    if let Some(name) = named.iter().find(|name| bases.contains(*name)) {
+        return Err(Error::Damaged {
+            name: name.clone(),
+            what: "a backup under way builds on it; remove it when that has ended".into(),
+        });
+    }
+    let needed: BTreeSet<&str> =
+        stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
+    let mut pruned = Pruned { backups: goes.clone(), ..Pruned::default() };
+    let mut objects = Vec::new();
+    for (name, found) in &found {
+        if stays.contains_key(name) || under_way.contains(name) {
+            continue;
+        }
+        for (path, bytes) in &found.objects {
+            if !needed.contains(path.as_str()) && *path != manifest_path(name) {
+                pruned.objects += 1;
+                pruned.bytes += bytes;
+                objects.push(path);
+            }
+        }
+    }
+    if dry_run {
+        return Ok(pruned);
+    }
+    for name in &goes {
+        target.remove(&manifest_path(name)).await?;
+    }
+    for path in objects {
+        target.remove(path).await?;
+    }
+    Ok(pruned)
+}

@@ -1,0 +1,261 @@
+//! Reading a backup back, in key order.
+//!
+//! What holds here: nothing is returned that does not have its checksum and its hash, and the end is
+//! reached only if all of it together is the state that the manifest says.
+
+use crate::error::{Error, Result, shown};
+use crate::manifest::{Manifest, Object, RAW_BYTES_MAX};
+use crate::record::{Item, Piece, Record, Summary, matches};
+use crate::target::Target;
+use bytes::Bytes;
+use prost::Message;
+use real_tokio::task::{JoinHandle, spawn_blocking};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
+
+/// Objects with values that are held at once: one that is read, the next one, and as many of the
+/// backups below it.
+const HELD: usize = 12;
+
+/// A finished backup.
+pub struct Backup {
+    target: Target,
+    manifest: Manifest,
+}
+
+impl Backup {
+    /// Opens a backup. Only its manifest is read.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::Newer`], [`Error::Store`].
+    pub async fn open(target: &Target, name: &str) -> Result<Backup> {
+        Ok(Backup { target: target.clone(), manifest: Manifest::load(target, name).await? })
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// All keys with their values, in order.
+    pub fn items(&self) -> Items {
+        let values = self.manifest.values.iter().map(|object| (object.number, object.clone()));
+        Items {
+            records: Records::new(&self.target, &self.manifest.name, &self.manifest.records),
+            summary: Summary::default(),
+            expected: self.manifest.clone(),
+            values: Values {
+                target: self.target.clone(),
+                name: self.manifest.name.clone(),
+                objects: values.collect(),
+                held: VecDeque::new(),
+            },
+        }
+    }
+
+    /// Reads all of it. Returns the number of keys.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] with the first damage that it finds; [`Error::Store`].
+    pub async fn verify(&self, mut progress: impl FnMut(&Item)) -> Result<u64> {
+        let (mut items, mut keys) = (self.items(), 0);
+        while let Some(item) = items.next().await? {
+            progress(&item);
+            keys += 1;
+        }
+        Ok(keys)
+    }
+}
+
+/// The keys of a backup. A stream that is not read to its end has not been checked to its end.
+pub struct Items {
+    records: Records,
+    summary: Summary,
+    expected: Manifest,
+    values: Values,
+}
+
+impl Items {
+    /// The next key with its value; `None` once all were returned and are what the manifest says.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Store`].
+    pub async fn next(&mut self) -> Result<Option<Item>> {
+        let damaged = |what: String| Error::Damaged { name: self.expected.name.clone(), what };
+        let Some(record) = self.records.next().await? else {
+            let Manifest { keys, value_bytes, state, .. } = &self.expected;
+            let found = (self.summary.keys, self.summary.value_bytes, self.summary.hash());
+            if found != (*keys, *value_bytes, state.clone()) {
+                return Err(damaged(format!("its records are not those of {keys} keys")));
+            }
+            return Ok(None);
+        };
+        self.summary.add(&record).map_err(|error| damaged(error.to_string()))?;
+        let value = match record.length {
+            0 => Bytes::new(),
+            _ => self.values.read(&record).await?,
+        };
+        if !matches(&record, &value) {
+            let key = shown(&record.key);
+            return Err(damaged(format!("the value of key {key} does not have its hash")));
+        }
+        let hash = record.hash().unwrap_or_default();
+        let Record { key, term, index, length, .. } = record;
+        Ok(Some(Item { key, term, index, length, hash, value: Some(value) }))
+    }
+}
+
+/// The records of a backup, in key order.
+pub(crate) struct Records {
+    target: Target,
+    name: String,
+    objects: VecDeque<Object>,
+    next: Option<JoinHandle<Result<Bytes>>>,
+    piece: VecDeque<Record>,
+}
+
+impl Records {
+    pub(crate) fn new(target: &Target, name: &str, objects: &[Object]) -> Records {
+        Records {
+            target: target.clone(),
+            name: name.to_owned(),
+            objects: objects.iter().cloned().collect(),
+            next: None,
+            piece: VecDeque::new(),
+        }
+    }
+
+    fn load(&mut self) -> Option<JoinHandle<Result<Bytes>>> {
+        let object = self.objects.pop_front()?;
+        Some(spawn_fetch(&self.target, &self.name, object))
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Record>> {
+        while self.piece.is_empty() {
+            let Some(loading) = self.next.take().or_else(|| self.load()) else { return Ok(None) };
+            self.next = self.load();
+            let bytes = joined(loading).await?;
+            self.piece = decode_piece(&self.name, &bytes)?.records.into();
+        }
+        Ok(self.piece.pop_front())
+    }
+}
+
+/// Reads a piece of records.
+pub(crate) fn decode_piece(name: &str, bytes: &Bytes) -> Result<Piece> {
+    Piece::decode(bytes.clone())
+        .map_err(|error| Error::Damaged { name: name.into(), what: format!("records: {error}") })
+}
+
+/// Objects with values.
+struct Values {
+    target: Target,
+    name: String,
+    objects: BTreeMap<u32, Object>,
+    /// The latest used ones last.
+    held: VecDeque<(u32, Load)>,
+}
+
+enum Load {
+    Begun(JoinHandle<Result<Bytes>>),
+    Done(Bytes),
+}
+
+impl Values {
+    async fn read(&mut self, record: &Record) -> Result<Bytes> {
+        let damaged = |what: &str| {
+            let what = format!("the value of key {} {what}", shown(&record.key));
+            Error::Damaged { name: self.name.clone(), what }
+        };
+        let lacks = damaged("is in no object that the manifest names");
+        let outside = damaged("lies outside of its object");
+        if !self.objects.contains_key(&record.object) {
+            return Err(lacks);
+        }
+        let bytes = self.object(record.object).await?;
+        let begin = usize::try_from(record.offset).unwrap_or(usize::MAX);
+        let end = begin.saturating_add(record.length as usize);
+        if end > bytes.len() {
+            return Err(outside);
+        }
+        Ok(bytes.slice(begin..end))
+    }
+
+    async fn object(&mut self, number: u32) -> Result<Bytes> {
+        let following = self.objects.range(number..).nth(1).map(|(next, _)| *next);
+        let load = match self.held.iter().position(|(held, _)| *held == number) {
+            Some(at) => self.held.remove(at).map(|(_, load)| load),
+            None => None,
+        };
+        let load = load.or_else(|| self.begin(number));
+        if let Some(next) = following
+            && !self.held.iter().any(|(held, _)| *held == next)
+            && let Some(load) = self.begin(next)
+        {
+            self.held.push_back((next, load));
+        }
+        let bytes = match load {
+            Some(Load::Done(bytes)) => bytes,
+            Some(Load::Begun(loading)) => joined(loading).await?,
+            None => Bytes::new(),
+        };
+        self.held.push_back((number, Load::Done(bytes.clone())));
+        while self.held.len() > HELD {
+            self.held.pop_front();
+        }
+        Ok(bytes)
+    }
+
+    fn begin(&self, number: u32) -> Option<Load> {
+        let object = self.objects.get(&number)?.clone();
+        Some(Load::Begun(spawn_fetch(&self.target, &self.name, object)))
+    }
+}
+
+async fn joined(loading: JoinHandle<Result<Bytes>>) -> Result<Bytes> {
+    loading.await.map_err(|error| Error::Sent(format!("a task ended: {error}")))?
+}
+
+fn spawn_fetch(target: &Target, name: &str, object: Object) -> JoinHandle<Result<Bytes>> {
+    let (target, name) = (target.clone(), name.to_owned());
+    real_tokio::spawn(async move { fetch(&target, &name, &object).await })
+}
+
+/// An object's bytes, decompressed, once they have their checksum.
+pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Result<Bytes> {
+    let Object { path, bytes: length, raw_bytes, zstd, crc32, .. } = object.clone();
+    let damaged = |what: String| Error::Damaged { name: name.into(), what };
+    let stored = target.get(&path).await?;
+    let stored = stored.ok_or_else(|| damaged(format!("object `{path}` is not there")))?;
+    if stored.len() as u64 != length {
+        return Err(damaged(format!("object `{path}` has {} of {length} bytes", stored.len())));
+    }
+    let raw = spawn_blocking(move || {
+        if crc32fast::hash(&stored) != crc32 {
+            return Err("does not have its checksum".to_owned());
+        }
+        if !zstd {
+            return Ok(stored);
+        }
+        decompress(&stored, raw_bytes)
+    });
+    let raw = raw.await.map_err(|error| Error::Sent(format!("a task ended: {error}")))?;
+    let raw = raw.map_err(|what| damaged(format!("object `{path}` {what}")))?;
+    match raw.len() as u64 == raw_bytes {
+        true => Ok(raw),
+        false => Err(damaged(format!("object `{path}` holds {} of {raw_bytes} bytes", raw.len()))),
+    }
+}
+
+/// At most so many bytes, however many a hostile object would make.
+pub(crate) fn decompress(stored: &[u8], most: u64) -> std::result::Result<Bytes, String> {
+    let most = most.min(RAW_BYTES_MAX);
+    let mut raw = Vec::new();
+    let decoder = zstd::stream::read::Decoder::new(stored).map_err(|error| error.to_string())?;
+    let read = decoder.take(most + 1).read_to_end(&mut raw);
+    read.map_err(|error| format!("cannot be decompressed: {error}"))?;
+    if raw.len() as u64 > most {
+        return Err(format!("holds more than {most} bytes"));
+    }
+    Ok(raw.into())
+}
