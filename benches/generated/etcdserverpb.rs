@@ -22,6 +22,38 @@ pub struct PutResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
 }
+/// Linearizable, of the one key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RangeRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RangeResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub kvs: ::prost::alloc::vec::Vec<KeyValue>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyValue {
+    #[prost(bytes = "bytes", tag = "5")]
+    pub value: ::prost::bytes::Bytes,
+}
+/// Without conditions: all operations in `success` are done.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TxnRequest {
+    #[prost(message, repeated, tag = "2")]
+    pub success: ::prost::alloc::vec::Vec<RequestOp>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RequestOp {
+    #[prost(message, optional, tag = "2")]
+    pub request_put: ::core::option::Option<PutRequest>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TxnResponse {
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -126,6 +158,24 @@ pub mod kv_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        pub async fn range(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RangeRequest>,
+        ) -> std::result::Result<tonic::Response<super::RangeResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Range"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn put(
             &mut self,
             request: impl tonic::IntoRequest<super::PutRequest>,
@@ -142,6 +192,24 @@ pub mod kv_client {
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Put");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Put"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn txn(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TxnRequest>,
+        ) -> std::result::Result<tonic::Response<super::TxnResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Txn"));
             self.inner.unary(req, path, codec).await
         }
     }

@@ -4,6 +4,7 @@ use crate::proc_io;
 use crate::progress::Step;
 use crate::report::Report;
 use crate::systems::cairn::{self, CairnCluster};
+use crate::systems::workload::Workload;
 use crate::target::{BackendArgument, DiskArguments, make_engine};
 use anyhow::{Context, Result};
 use cairn_engine::Mode;
@@ -140,7 +141,8 @@ async fn of_cluster(
     let _step = Step::new(format!("cluster, {value_bytes} byte values"));
     let before = counters(&cluster).await?;
     let payloads = Payloads::new(keys_for(user_bytes, value_bytes), 1);
-    let clients = cluster.putters(&payloads, value_bytes, arguments.depth, 1, 1).await?;
+    let workload = Workload::puts(&payloads, value_bytes);
+    let clients = cluster.callers(&workload, arguments.depth, 1, 1).await?;
     drive(clients, Limit::Operations(user_bytes / value_bytes as u64)).await?;
     // Followers may learn of the last entries only with the next heartbeat.
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -11,6 +11,7 @@ use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::etcd::EtcdCluster;
 use crate::systems::nats::NatsCluster;
+use crate::systems::workload::Workload;
 use crate::systems::{etcd, nats};
 use crate::target::DiskArguments;
 use anyhow::{Context, Result, bail};
@@ -36,6 +37,13 @@ pub struct Arguments {
     /// Different keys.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
+    /// The share of puts. The others are linearizable gets, of keys that are put before: 50, 95 and
+    /// 100 gets in 100 are the shapes A, B and C of YCSB.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(..=100))]
+    puts_percent: u8,
+    /// Ask for some keys more often, by a zipfian distribution with the exponent 0.99, as YCSB does.
+    #[arg(long)]
+    zipfian: bool,
     /// Rounds of each system.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -84,7 +92,13 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     for side in &sides {
         side.system.check()?;
     }
+    if arguments.nats && arguments.puts_percent < 100 {
+        bail!("any replica of NATS answers gets, also one that lags: leave --nats out");
+    }
     let payloads = Payloads::new(arguments.keys, 1);
+    let payloads = if arguments.zipfian { payloads.zipfian() } else { payloads };
+    let Arguments { value_bytes, puts_percent, .. } = arguments;
+    let workload = Workload { payloads, value_bytes, puts_percent };
     let limit = Limit::Time {
         warm_up: Duration::from_secs(2),
         measured: Duration::from_secs(arguments.seconds),
@@ -94,13 +108,13 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     for round in 0..arguments.rounds {
         for side in &mut sides {
             let seed = round as u64 + 1;
-            let (version, rate) = side.measure(&arguments, &payloads, limit, seed).await?;
+            let (version, rate) = side.measure(&arguments, &workload, limit, seed).await?;
             step.say(&format!("round {}: {} {rate:.0}/s", round + 1, side.name));
             report.set(side.name, version);
         }
     }
     drop(step);
-    let Arguments { clients, connections, value_bytes, .. } = arguments;
+    let Arguments { clients, connections, .. } = arguments;
     if let Some(us) = arguments.slower_syncs_us {
         report.set("added to each fdatasync", format!("{us} µs"));
     }
@@ -108,12 +122,14 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("connections", connections);
     report.set("value bytes", value_bytes);
     report.set("keys", arguments.keys);
+    report.set("puts", format!("{puts_percent} % of the requests"));
+    report.set("keys are drawn", if arguments.zipfian { "zipfian, 0.99" } else { "uniformly" });
     report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
     report
         .set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
     report.notes.push(
         "each system is driven as by its own client library: those of etcd and NATS send one message for each \
-         put; Cairn's sends the puts that its callers have ready in one batch"
+         request; Cairn's sends the requests that its callers have ready in one batch"
             .to_owned(),
     );
     report.notes.push(
@@ -251,11 +267,11 @@ impl Side {
     async fn measure(
         &mut self,
         arguments: &Arguments,
-        payloads: &Payloads,
+        workload: &Workload,
         limit: Limit,
         seed: u64,
     ) -> Result<(String, f64)> {
-        let Arguments { clients, connections, value_bytes, .. } = *arguments;
+        let Arguments { clients, connections, .. } = *arguments;
         let scratch = arguments.disk.scratch()?;
         let (version, samples) = match &self.system {
             System::Cairn(cairn) => {
@@ -273,15 +289,20 @@ impl Side {
                 let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
                 let fast = cairn.mode == "replicated" && !cairn.degraded;
                 if fast {
-                    cluster.wait_for_fast_mode(payloads, value_bytes, clients).await?;
+                    cluster.wait_for_fast_mode(workload, clients).await?;
                 }
                 if cairn.degraded {
-                    cluster.degrade(payloads, value_bytes, clients).await?;
+                    cluster.degrade(workload, clients).await?;
                 }
-                let load =
-                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                workload.fill(&cluster.client().await?).await?;
+                let load = cluster.callers(workload, clients, connections, seed).await?;
                 let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
-                if cairn.mode == "replicated" && !cluster.all_have_unsynced_acks(fast).await? {
+                // Without puts all is synced soon, and the flag is clear.
+                let puts = workload.puts_percent > 0;
+                if puts
+                    && cairn.mode == "replicated"
+                    && !cluster.all_have_unsynced_acks(fast).await?
+                {
                     bail!("{}: a node switched between the safe and the fast ack mode", self.name);
                 }
                 let first = cluster.nodes().first().context("a cluster without nodes")?;
@@ -292,8 +313,11 @@ impl Side {
             }
             System::Etcd { fsync } => {
                 let cluster = EtcdCluster::start(scratch.path(), *fsync).await?;
-                let load =
-                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                let pool = cluster.connect(connections).await?;
+                if let Some(store) = pool.first() {
+                    workload.fill(store).await?;
+                }
+                let load = workload.callers(&pool, clients, seed);
                 let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
                 let version = cluster.version().to_owned();
                 cluster.stop().await?;
@@ -301,8 +325,11 @@ impl Side {
             }
             System::Nats { sync_always } => {
                 let cluster = NatsCluster::start(scratch.path(), *sync_always).await?;
-                let load =
-                    cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+                let pool = cluster.connect(connections).await?;
+                if let Some(store) = pool.first() {
+                    workload.fill(store).await?;
+                }
+                let load = workload.callers(&pool, clients, seed);
                 let samples = self.cost.over(&cluster.pids(), drive(load, limit)).await?;
                 let version = cluster.version().to_owned();
                 cluster.stop().await?;
@@ -316,13 +343,13 @@ impl Side {
 }
 
 /// Processor time of the servers and of the load generator. They share one machine, so this decides
-/// the rate. A put of a single client waits for each switch of a server.
+/// the rate. A request of a single client waits for each switch of a server.
 #[derive(Default)]
 struct Cost {
     servers_us: u64,
     servers_switches: u64,
     generator_us: u64,
-    puts: u64,
+    requests: u64,
 }
 
 impl Cost {
@@ -339,26 +366,26 @@ impl Cost {
         self.servers_us += used()? - before.0;
         self.generator_us += processor_us(None)? - before.1;
         self.servers_switches += switches()?.saturating_sub(before.2);
-        self.puts += samples.answered;
+        self.requests += samples.answered;
         Ok(samples)
     }
 
     fn print(&self, system: &str, report: &mut Report) {
-        let per_put = |sum: u64| sum as f64 / self.puts.max(1) as f64;
+        let per_request = |sum: u64| sum as f64 / self.requests.max(1) as f64;
         report.figure(
             format!("{system}: processor time of all servers"),
-            per_put(self.servers_us),
-            "µs per put",
+            per_request(self.servers_us),
+            "µs per request",
         );
         report.figure(
             format!("{system}: context switches of all servers"),
-            per_put(self.servers_switches),
-            "per put",
+            per_request(self.servers_switches),
+            "per request",
         );
         report.figure(
             format!("{system}: processor time of its clients"),
-            per_put(self.generator_us),
-            "µs per put",
+            per_request(self.generator_us),
+            "µs per request",
         );
     }
 }

@@ -9,6 +9,7 @@
 use crate::progress::Step;
 use crate::report::{Line, Report};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
+use crate::systems::workload::Workload;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result};
 use cairn_experiments::{Limit, Payloads, drive};
@@ -75,10 +76,9 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
         ..ClusterOptions::default()
     };
     let cluster = CairnCluster::start(scratch.path(), &options).await?;
-    let payloads = Payloads::new(10_000, 1);
-    cluster.wait_for_fast_mode(&payloads, arguments.value_bytes, arguments.clients).await?;
-    let putters =
-        cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
+    let workload = Workload::puts(&Payloads::new(10_000, 1), arguments.value_bytes);
+    cluster.wait_for_fast_mode(&workload, arguments.clients).await?;
+    let putters = cluster.callers(&workload, arguments.clients, 1, 1).await?;
     let step = Step::new("putting under strace");
     let mut before = Vec::new();
     for node in cluster.nodes() {

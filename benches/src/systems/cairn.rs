@@ -1,16 +1,16 @@
 //! Three `cairn serve` processes from the release build.
 
 use crate::progress::Step;
+use crate::systems::workload::{Caller, Store, Workload};
 use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
 use cairn_client::{Client, Options, proto};
-use cairn_experiments::{Limit, Payloads, Worker, drive};
+use cairn_experiments::{Limit, drive};
 use cairn_launch::{HeldPort, Members, Server, command, log_end, run, serve};
 use cairn_tls::issue::{Authority, Issued, Validity};
 use cairn_tls::{CertificateName, Connector, Expected, Files, Tls};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -215,52 +215,31 @@ impl CairnCluster {
         options.connect().await.context("connecting to cairn")
     }
 
-    /// `clients` closed loops of puts over `connections` clients.
-    pub async fn putters(
+    /// `clients` closed loops over `connections` clients.
+    pub async fn callers(
         &self,
-        payloads: &Payloads,
-        value_bytes: usize,
+        workload: &Workload,
         clients: usize,
         connections: usize,
         seed: u64,
-    ) -> Result<Vec<CairnPutter>> {
+    ) -> Result<Vec<Caller<Client>>> {
         let mut pool = Vec::new();
         for _ in 0..connections.max(1) {
             pool.push(self.client().await?);
         }
-        Ok(pool
-            .iter()
-            .cycle()
-            .zip(0..clients as u64)
-            .map(|(client, number)| CairnPutter {
-                client: client.clone(),
-                payloads: payloads.clone(),
-                value_bytes,
-                rng: StdRng::seed_from_u64(seed ^ (number << 32)),
-            })
-            .collect())
+        Ok(workload.callers(&pool, clients, seed))
     }
 
     /// Puts until every node acknowledges before it syncs. A new cluster begins in the safe ack
     /// mode; its leader switches to the fast mode when all members were healthy for a while, and
     /// then each node sets its unsynced-ack flag.
-    pub async fn wait_for_fast_mode(
-        &self,
-        payloads: &Payloads,
-        value_bytes: usize,
-        clients: usize,
-    ) -> Result<()> {
-        self.put_until_unsynced_acks(true, payloads, value_bytes, clients).await
+    pub async fn wait_for_fast_mode(&self, workload: &Workload, clients: usize) -> Result<()> {
+        self.put_until_unsynced_acks(true, workload, clients).await
     }
 
     /// Stops one follower, and puts until the quorum is degraded and the others sync before they
     /// acknowledge.
-    pub async fn degrade(
-        &mut self,
-        payloads: &Payloads,
-        value_bytes: usize,
-        clients: usize,
-    ) -> Result<()> {
+    pub async fn degrade(&mut self, workload: &Workload, clients: usize) -> Result<()> {
         let mut follower = None;
         for (number, node) in self.nodes.iter().enumerate() {
             if node.full_status().await?.role() == proto::Role::Follower {
@@ -269,19 +248,19 @@ impl CairnCluster {
         }
         let node = self.nodes.remove(follower.context("the cluster has no follower")?);
         node.stop().await?;
-        self.put_until_unsynced_acks(false, payloads, value_bytes, clients).await
+        self.put_until_unsynced_acks(false, workload, clients).await
     }
 
     async fn put_until_unsynced_acks(
         &self,
         unsynced_acks: bool,
-        payloads: &Payloads,
-        value_bytes: usize,
+        workload: &Workload,
         clients: usize,
     ) -> Result<()> {
+        let puts = Workload { puts_percent: 100, ..workload.clone() };
         let until = Instant::now() + ACK_MODE_WITHIN;
         while Instant::now() < until {
-            let putters = self.putters(payloads, value_bytes, clients, 1, 1).await?;
+            let putters = self.callers(&puts, clients, 1, 1).await?;
             drive(putters, Limit::Operations(ACK_MODE_PUTS)).await?;
             if self.all_have_unsynced_acks(unsynced_acks).await? {
                 return Ok(());
@@ -313,20 +292,20 @@ impl CairnCluster {
     }
 }
 
-/// One client of Cairn.
-pub struct CairnPutter {
-    client: Client,
-    payloads: Payloads,
-    value_bytes: usize,
-    rng: StdRng,
-}
+impl Store for Client {
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        Client::put(self, key, value).await.context("put to cairn").map(drop)
+    }
 
-impl Worker for CairnPutter {
-    async fn step(&mut self) -> Result<()> {
-        let key = self.payloads.key(&mut self.rng);
-        let value = self.payloads.value(&mut self.rng, self.value_bytes);
-        self.client.put(key, value).await.context("put to cairn")?;
-        Ok(())
+    async fn get(&self, key: Bytes) -> Result<Option<usize>> {
+        let found = Client::get(self, key).await.context("get from cairn")?;
+        Ok(found.map(|found| found.value.len()))
+    }
+
+    async fn put_all(&self, values: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let batch =
+            values.into_iter().fold(self.batch(), |batch, (key, value)| batch.put(key, value));
+        batch.commit().await.context("puts to cairn").map(drop)
     }
 }
 

@@ -5,13 +5,12 @@
 
 use crate::progress::Step;
 use crate::systems::built::GoProgram;
-use anyhow::{Context, Result, bail};
-use cairn_experiments::{Payloads, Worker};
+use crate::systems::workload::Store;
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
 use cairn_launch::{HeldPort, Server, Signal, command};
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
@@ -98,37 +97,15 @@ impl EtcdCluster {
         self.members.iter().map(|(server, _)| server.id()).collect()
     }
 
-    /// `clients` closed loops of puts over `connections` connections to the leader.
-    pub async fn putters(
-        &self,
-        payloads: &Payloads,
-        value_bytes: usize,
-        clients: usize,
-        connections: usize,
-        seed: u64,
-    ) -> Result<Vec<EtcdPutter>> {
+    /// `connections` connections to the leader.
+    pub async fn connect(&self, connections: usize) -> Result<Vec<EtcdStore>> {
         let mut pool = Vec::new();
         for _ in 0..connections.max(1) {
-            let channel = self
-                .leader
-                .clone()
-                .tcp_nodelay(true)
-                .connect()
-                .await
-                .context("connecting to etcd")?;
-            pool.push(KvClient::new(channel));
+            let endpoint = self.leader.clone().tcp_nodelay(true);
+            let channel = endpoint.connect().await.context("connecting to etcd")?;
+            pool.push(EtcdStore(KvClient::new(channel)));
         }
-        Ok(pool
-            .iter()
-            .cycle()
-            .zip(0..clients as u64)
-            .map(|(stub, number)| EtcdPutter {
-                stub: stub.clone(),
-                payloads: payloads.clone(),
-                value_bytes,
-                rng: StdRng::seed_from_u64(seed ^ (number << 32)),
-            })
-            .collect())
+        Ok(pool)
     }
 
     /// Stops all members.
@@ -159,19 +136,28 @@ async fn find_leader(members: &[(Server, String)]) -> Option<(String, String)> {
     answers.into_iter().find(|answer| answer.0 == leader).map(|(_, _, url, version)| (url, version))
 }
 
-/// One client of etcd.
-pub struct EtcdPutter {
-    stub: KvClient<Channel>,
-    payloads: Payloads,
-    value_bytes: usize,
-    rng: StdRng,
-}
+/// A connection.
+#[derive(Clone)]
+pub struct EtcdStore(KvClient<Channel>);
 
-impl Worker for EtcdPutter {
-    async fn step(&mut self) -> Result<()> {
-        let key = self.payloads.key(&mut self.rng);
-        let value = self.payloads.value(&mut self.rng, self.value_bytes);
-        self.stub.put(proto::PutRequest { key, value }).await.context("put to etcd")?;
+impl Store for EtcdStore {
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        let mut stub = self.0.clone();
+        stub.put(proto::PutRequest { key, value }).await.context("put to etcd").map(drop)
+    }
+
+    async fn get(&self, key: Bytes) -> Result<Option<usize>> {
+        let request = proto::RangeRequest { key };
+        let found = self.0.clone().range(request).await.context("get from etcd")?.into_inner();
+        Ok(found.kvs.first().map(|found| found.value.len()))
+    }
+
+    async fn put_all(&self, values: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let put =
+            |(key, value)| proto::RequestOp { request_put: Some(proto::PutRequest { key, value }) };
+        let request = proto::TxnRequest { success: values.into_iter().map(put).collect() };
+        let answer = self.0.clone().txn(request).await.context("puts to etcd")?.into_inner();
+        ensure!(answer.succeeded, "etcd did not put all keys");
         Ok(())
     }
 }

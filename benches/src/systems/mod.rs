@@ -5,3 +5,4 @@ pub mod built;
 pub mod cairn;
 pub mod etcd;
 pub mod nats;
+pub mod workload;

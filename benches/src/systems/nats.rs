@@ -6,12 +6,11 @@
 
 use crate::progress::Step;
 use crate::systems::built::GoProgram;
+use crate::systems::workload::Store;
 use anyhow::{Context, Result, bail};
 use async_nats::jetstream::{self, kv, stream::StorageType};
-use cairn_experiments::{Payloads, Worker};
+use bytes::Bytes;
 use cairn_launch::{HeldPort, Server, Signal, command};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
@@ -97,31 +96,19 @@ impl NatsCluster {
         self.servers.iter().map(Server::id).collect()
     }
 
-    /// `clients` closed loops of puts over `connections` connections to the leader.
+    /// `connections` connections to the leader of the bucket's stream.
     ///
     /// # Errors
     /// If it does not answer.
-    pub async fn putters(
-        &self,
-        payloads: &Payloads,
-        value_bytes: usize,
-        clients: usize,
-        connections: usize,
-        seed: u64,
-    ) -> Result<Vec<NatsPutter>> {
+    pub async fn connect(&self, connections: usize) -> Result<Vec<NatsStore>> {
         let mut pool = Vec::new();
         for _ in 0..connections.max(1) {
             let client = async_nats::connect(&self.leader).await.context("connecting to NATS")?;
-            pool.push(jetstream::new(client).get_key_value(BUCKET).await.context("the bucket")?);
+            let bucket =
+                jetstream::new(client).get_key_value(BUCKET).await.context("the bucket")?;
+            pool.push(NatsStore(bucket));
         }
-        let putters =
-            pool.iter().cycle().zip(0..clients as u64).map(|(bucket, number)| NatsPutter {
-                bucket: bucket.clone(),
-                payloads: payloads.clone(),
-                value_bytes,
-                rng: StdRng::seed_from_u64(seed ^ (number << 32)),
-            });
-        Ok(putters.collect())
+        Ok(pool)
     }
 
     /// Stops all servers.
@@ -165,20 +152,24 @@ async fn find_leader(clients: &[String]) -> Result<(String, String)> {
     bail!("none of the servers is the leader {leader}")
 }
 
-/// One client of NATS.
-pub struct NatsPutter {
-    bucket: kv::Store,
-    payloads: Payloads,
-    value_bytes: usize,
-    rng: StdRng,
-}
+/// A connection.
+#[derive(Clone)]
+pub struct NatsStore(kv::Store);
 
-impl Worker for NatsPutter {
-    async fn step(&mut self) -> Result<()> {
-        let key = self.payloads.key(&mut self.rng);
+impl Store for NatsStore {
+    async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
         let key = std::str::from_utf8(&key).context("a key that is no text")?;
-        let value = self.payloads.value(&mut self.rng, self.value_bytes);
-        self.bucket.put(key, value).await.context("put to NATS")?;
+        self.0.put(key, value).await.context("put to NATS").map(drop)
+    }
+
+    async fn get(&self, _: Bytes) -> Result<Option<usize>> {
+        bail!("any replica of NATS answers gets, also one that lags: they cannot be compared")
+    }
+
+    async fn put_all(&self, values: Vec<(Bytes, Bytes)>) -> Result<()> {
+        for (key, value) in values {
+            self.put(key, value).await?;
+        }
         Ok(())
     }
 }

@@ -3,14 +3,19 @@
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use rand_distr::{Distribution, Zipf};
 
 const POOL_BYTES: usize = 32 << 20;
+/// The exponent of YCSB's zipfian distribution.
+const ZIPFIAN: f64 = 0.99;
 
 /// A pool of random bytes. Values are slices of it at random offsets, without a copy.
 #[derive(Clone)]
 pub struct Payloads {
     pool: Bytes,
     keys: u64,
+    /// How often which key is asked for; all equally often without it.
+    popularity: Option<Zipf<f64>>,
 }
 
 impl Payloads {
@@ -18,7 +23,13 @@ impl Payloads {
     pub fn new(keys: u64, seed: u64) -> Payloads {
         let mut pool = vec![0; POOL_BYTES];
         StdRng::seed_from_u64(seed).fill_bytes(&mut pool);
-        Payloads { pool: pool.into(), keys: keys.max(1) }
+        Payloads { pool: pool.into(), keys: keys.max(1), popularity: None }
+    }
+
+    /// Draws some keys more often: by a zipfian distribution with the exponent 0.99, as YCSB does.
+    pub fn zipfian(self) -> Payloads {
+        let popularity = Zipf::new(self.keys as f64, ZIPFIAN).ok();
+        Payloads { popularity, ..self }
     }
 
     /// A value of `bytes` bytes, at most the pool's size.
@@ -28,9 +39,12 @@ impl Payloads {
         self.pool.slice(start..start + bytes)
     }
 
-    /// One of the keys, each equally likely.
+    /// One of the keys.
     pub fn key(&self, rng: &mut StdRng) -> Bytes {
-        Self::nth_key(rng.random_range(0..self.keys))
+        Self::nth_key(match &self.popularity {
+            Some(zipf) => (zipf.sample(rng) as u64).clamp(1, self.keys) - 1,
+            None => rng.random_range(0..self.keys),
+        })
     }
 
     /// The keys: 24 bytes each, in no particular order.
@@ -66,6 +80,23 @@ mod tests {
         assert!(keys.iter().all(|key| key.len() == 24));
         let all: BTreeSet<Bytes> = (0..payloads.keys()).map(Payloads::nth_key).collect();
         assert_eq!(keys, all);
+    }
+
+    /// Of `n` keys the commonest is asked for once in 1 + 2^-0.99 + … + n^-0.99 times.
+    #[test]
+    fn zipfian_keys_are_as_common_as_their_rank_says() {
+        let payloads = Payloads::new(1000, 1).zipfian();
+        let mut rng = StdRng::seed_from_u64(2);
+        let drawn: Vec<Bytes> = (0..100_000).map(|_| payloads.key(&mut rng)).collect();
+        let sum: f64 = (1..=1000).map(|rank| f64::from(rank).powf(-ZIPFIAN)).sum();
+        for rank in [1, 2, 10, 100] {
+            let key = Payloads::nth_key(rank - 1);
+            let found = drawn.iter().filter(|drawn| **drawn == key).count() as f64 / 1e5;
+            let expected = (rank as f64).powf(-ZIPFIAN) / sum;
+            assert!((found / expected - 1.0).abs() < 0.2, "rank {rank}: {found}, not {expected}");
+        }
+        let all: BTreeSet<Bytes> = (0..1000).map(Payloads::nth_key).collect();
+        assert!(drawn.iter().all(|key| all.contains(key)));
     }
 
     #[test]
