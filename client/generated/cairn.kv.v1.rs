@@ -451,6 +451,91 @@ pub struct FinishUpgradeRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FinishUpgradeResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupRequest {
+    /// Values that the caller has, and that are left out. 16 at most.
+    #[prost(message, repeated, tag = "1")]
+    pub held: ::prost::alloc::vec::Vec<HeldValues>,
+}
+/// The values that this entry or an earlier one wrote.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldValues {
+    #[prost(uint64, tag = "1")]
+    pub through_term: u64,
+    #[prost(uint64, tag = "2")]
+    pub through_index: u64,
+    /// of keys up to this one; empty: of all keys
+    #[prost(bytes = "bytes", tag = "3")]
+    pub through_key: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupPart {
+    #[prost(oneof = "backup_part::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<backup_part::Kind>,
+}
+/// Nested message and enum types in `BackupPart`.
+pub mod backup_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// the first part
+        #[prost(message, tag = "1")]
+        Head(super::BackupHead),
+        #[prost(message, tag = "2")]
+        Items(super::BackupItems),
+        /// the last part: without it something is missing
+        #[prost(message, tag = "3")]
+        End(super::BackupEnd),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupHead {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(fixed32, tag = "2")]
+    pub generation: u32,
+    /// as in Versions
+    #[prost(uint32, tag = "3")]
+    pub cluster_version: u32,
+    /// the last entry whose changes are in the state
+    #[prost(uint64, tag = "4")]
+    pub term: u64,
+    #[prost(uint64, tag = "5")]
+    pub index: u64,
+    #[prost(uint64, tag = "6")]
+    pub keys: u64,
+    #[prost(string, tag = "7")]
+    pub server_version: ::prost::alloc::string::String,
+}
+/// Keys in byte order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupItems {
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<BackupItem>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupItem {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    /// the entry that wrote it
+    #[prost(uint64, tag = "2")]
+    pub term: u64,
+    #[prost(uint64, tag = "3")]
+    pub index: u64,
+    /// of the value
+    #[prost(uint32, tag = "4")]
+    pub length: u32,
+    /// XXH3-128 of the value, 16 bytes, little-endian
+    #[prost(bytes = "bytes", tag = "5")]
+    pub hash: ::prost::bytes::Bytes,
+    /// absent: the caller has it
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub value: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupEnd {
+    #[prost(uint64, tag = "1")]
+    pub keys: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
@@ -2013,6 +2098,34 @@ pub mod operator_client {
                 .insert(GrpcMethod::new("cairn.kv.v1.Operator", "FinishUpgrade"));
             self.inner.unary(req, path, codec).await
         }
+        /// Sends the state of one log index, key by key, to somebody who saves it. It has everything that was
+        /// acknowledged before the call. Any member that may be read sends it. What is deleted meanwhile
+        /// keeps its space until the stream ends: it ends with RESOURCE_EXHAUSTED if space becomes scarce, with
+        /// DEADLINE_EXCEEDED if nothing is taken for a minute, and without an end if the node stops.
+        pub async fn backup(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BackupPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::KvCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/cairn.kv.v1.Operator/Backup",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("cairn.kv.v1.Operator", "Backup"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2080,6 +2193,20 @@ pub mod operator_server {
             tonic::Response<super::FinishUpgradeResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Backup method.
+        type BackupStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BackupPart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Sends the state of one log index, key by key, to somebody who saves it. It has everything that was
+        /// acknowledged before the call. Any member that may be read sends it. What is deleted meanwhile
+        /// keeps its space until the stream ends: it ends with RESOURCE_EXHAUSTED if space becomes scarce, with
+        /// DEADLINE_EXCEEDED if nothing is taken for a minute, and without an end if the node stops.
+        async fn backup(
+            &self,
+            request: tonic::Request<super::BackupRequest>,
+        ) -> std::result::Result<tonic::Response<Self::BackupStream>, tonic::Status>;
     }
     /// What gives up data, changes members, mode or leader, finishes upgrades, or scrubs: for operators.
     /// Served at the address of Kv. Each call, allowed or refused, is audited in the log of the node that is asked.
@@ -2464,6 +2591,52 @@ pub mod operator_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/cairn.kv.v1.Operator/Backup" => {
+                    #[allow(non_camel_case_types)]
+                    struct BackupSvc<T: Operator>(pub Arc<T>);
+                    impl<
+                        T: Operator,
+                    > tonic::server::ServerStreamingService<super::BackupRequest>
+                    for BackupSvc<T> {
+                        type Response = super::BackupPart;
+                        type ResponseStream = T::BackupStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Operator>::backup(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BackupSvc(inner);
+                        let codec = crate::codec::KvCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

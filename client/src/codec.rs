@@ -14,6 +14,8 @@ use std::marker::PhantomData;
 /// Most operations of one message, over all its calls. An empty operation has two encoded bytes,
 /// and takes a hundred times as much memory when decoded.
 const MOST_OPERATIONS: usize = 32_768;
+/// Most earlier backups that a backup is beside.
+const MOST_HELD: usize = 16;
 /// Most calls of one message. A client sends up to 128.
 const MOST_CALLS: usize = 1024;
 
@@ -29,6 +31,7 @@ const OWN_PART: usize = 4;
 const WRITE_OPERATIONS: u64 = 2;
 const MULTIPLEX_CALLS: u64 = 1;
 const CALL_WRITE: u64 = 3;
+const BACKUP_HELD: u64 = 1;
 
 /// A message that is checked before it is decoded, since it could take too much memory.
 pub trait Bounded {
@@ -58,6 +61,18 @@ bounded_by_their_length!(SafeToStopRequest, SafeToStopResponse);
 bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
 bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 bounded_by_their_length!(ChangeMembersResponse, SetModeResponse, MoveLeaderResponse, DrainResponse);
+bounded_by_their_length!(BackupPart);
+
+impl Bounded for proto::BackupRequest {
+    fn check(encoded: &[u8]) -> Result<(), Status> {
+        let mut held = 0;
+        fields(encoded, |field, _| held += usize::from(field == BACKUP_HELD));
+        match held <= MOST_HELD {
+            true => Ok(()),
+            false => Err(too_many("earlier backups", held, MOST_HELD)),
+        }
+    }
+}
 
 impl Bounded for proto::WriteRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {

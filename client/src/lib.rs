@@ -62,6 +62,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod backup;
 mod batch;
 mod caller;
 mod client;
@@ -95,6 +96,7 @@ mod upgrade;
 mod view;
 mod write;
 
+pub use backup::{HeldValues, State, StateHead, StateItem};
 pub use batch::Batch;
 pub use bytes::Bytes;
 pub use client::Client;

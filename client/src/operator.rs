@@ -65,6 +65,10 @@ impl Client {
 }
 
 impl Operator {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Sends the unsafe-recovery grant to the node at `endpoint`: an operator accepts the loss of
     /// what no member holds. The node may then vote for `candidate` in this boot epoch
     /// ([`NodeStatus::boot_epoch`](crate::NodeStatus::boot_epoch)), and for no other.

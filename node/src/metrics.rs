@@ -41,6 +41,7 @@ pub(crate) enum Method {
     MoveLeader,
     Drain,
     FinishUpgrade,
+    Backup,
 }
 
 impl Method {
@@ -60,6 +61,7 @@ impl Method {
             Method::MoveLeader => "move-leader",
             Method::Drain => "drain",
             Method::FinishUpgrade => "finish-upgrade",
+            Method::Backup => "backup",
         }
     }
 }

@@ -52,6 +52,7 @@ pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, for
 pub use replica::{Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
 pub use storage::mode_in_force::Modes;
+pub use storage::state_machine::{Item, KeyRange, StateReader};
 pub use transport::StopVerdict;
 
 /// The messages between members, for tests that forge some.

@@ -451,6 +451,91 @@ pub struct FinishUpgradeRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FinishUpgradeResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupRequest {
+    /// Values that the caller has, and that are left out. 16 at most.
+    #[prost(message, repeated, tag = "1")]
+    pub held: ::prost::alloc::vec::Vec<HeldValues>,
+}
+/// The values that this entry or an earlier one wrote.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldValues {
+    #[prost(uint64, tag = "1")]
+    pub through_term: u64,
+    #[prost(uint64, tag = "2")]
+    pub through_index: u64,
+    /// of keys up to this one; empty: of all keys
+    #[prost(bytes = "bytes", tag = "3")]
+    pub through_key: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupPart {
+    #[prost(oneof = "backup_part::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<backup_part::Kind>,
+}
+/// Nested message and enum types in `BackupPart`.
+pub mod backup_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// the first part
+        #[prost(message, tag = "1")]
+        Head(super::BackupHead),
+        #[prost(message, tag = "2")]
+        Items(super::BackupItems),
+        /// the last part: without it something is missing
+        #[prost(message, tag = "3")]
+        End(super::BackupEnd),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupHead {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(fixed32, tag = "2")]
+    pub generation: u32,
+    /// as in Versions
+    #[prost(uint32, tag = "3")]
+    pub cluster_version: u32,
+    /// the last entry whose changes are in the state
+    #[prost(uint64, tag = "4")]
+    pub term: u64,
+    #[prost(uint64, tag = "5")]
+    pub index: u64,
+    #[prost(uint64, tag = "6")]
+    pub keys: u64,
+    #[prost(string, tag = "7")]
+    pub server_version: ::prost::alloc::string::String,
+}
+/// Keys in byte order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackupItems {
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<BackupItem>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupItem {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    /// the entry that wrote it
+    #[prost(uint64, tag = "2")]
+    pub term: u64,
+    #[prost(uint64, tag = "3")]
+    pub index: u64,
+    /// of the value
+    #[prost(uint32, tag = "4")]
+    pub length: u32,
+    /// XXH3-128 of the value, 16 bytes, little-endian
+    #[prost(bytes = "bytes", tag = "5")]
+    pub hash: ::prost::bytes::Bytes,
+    /// absent: the caller has it
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub value: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupEnd {
+    #[prost(uint64, tag = "1")]
+    pub keys: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
@@ -1391,6 +1476,28 @@ pub mod operator_client {
             );
             self.inner.unary(request.into_request(), path, codec).await
         }
+        pub async fn backup(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupRequest>,
+        ) -> Result<
+            tonic::Response<tonic::codec::Streaming<super::BackupPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::new(
+                        tonic::Code::Unknown,
+                        format!("Service was not ready: {e}"),
+                    )
+                })?;
+            let codec = ();
+            let path = http::uri::PathAndQuery::from_static(
+                "/cairn.kv.v1.Operator/Backup",
+            );
+            self.inner.server_streaming(request.into_request(), path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1725,6 +1832,13 @@ pub mod operator_server {
             &self,
             request: tonic::Request<super::FinishUpgradeRequest>,
         ) -> Result<tonic::Response<super::FinishUpgradeResponse>, tonic::Status>;
+        type BackupStream: Stream<Item = Result<super::BackupPart, tonic::Status>>
+            + Send
+            + 'static;
+        async fn backup(
+            &self,
+            request: tonic::Request<super::BackupRequest>,
+        ) -> Result<tonic::Response<Self::BackupStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct OperatorServer<T: Operator, F> {
@@ -1942,6 +2056,27 @@ pub mod operator_server {
                             response
                                 .map(|msg| {
                                     stream::once(async move { Ok(Box::new(msg) as BoxMessage) })
+                                        .boxed()
+                                }),
+                        )
+                    })
+                }
+                "/cairn.kv.v1.Operator/Backup" => {
+                    let inner = self.inner.clone();
+                    Box::pin(async move {
+                        let request = request
+                            .map(|mut stream| {
+                                let first = stream.next().now_or_never().unwrap().unwrap();
+                                *first.unwrap().downcast::<super::BackupRequest>().unwrap()
+                            });
+                        let response: tonic::Response<_> = (*inner)
+                            .backup(request)
+                            .await?;
+                        Ok(
+                            response
+                                .map(|stream| {
+                                    stream
+                                        .map(|res| res.map(|msg| Box::new(msg) as BoxMessage))
                                         .boxed()
                                 }),
                         )

@@ -12,6 +12,7 @@
 //! - No request is served before [`KvService::caller`] has identified who makes it, and each key is
 //!   checked against what that caller may do.
 
+mod backup;
 mod describe;
 mod membership;
 mod multiplexed;
@@ -42,7 +43,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -68,6 +69,8 @@ struct Inner {
     /// Charges requests whose connection is not known.
     unknown: Accounts,
     metrics: Arc<Metrics>,
+    /// How many may take the state at once.
+    backups: Arc<Semaphore>,
     started: Instant,
     stopping: Stop,
 }
@@ -117,6 +120,7 @@ impl KvService {
             election_blocked_state: parts.election_blocked_state,
             access: parts.access,
             metrics: parts.metrics,
+            backups: Arc::new(Semaphore::new(backup::STREAMS)),
             started: Instant::now(),
             stopping: parts.stopping,
         };

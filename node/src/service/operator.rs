@@ -4,7 +4,7 @@
 //! What holds here: each call passes [`KvService::operator_call`], which checks the caller's role
 //! and audits the call, whether it is allowed, redirected or refused.
 
-use super::{KvService, membership, scrub, upgrade};
+use super::{KvService, backup, membership, scrub, upgrade};
 use crate::access::Need;
 use crate::access::audit::End;
 use crate::admission::caller::Caller;
@@ -73,6 +73,7 @@ impl Audited for proto::SetModeResponse {}
 impl Audited for proto::MoveLeaderResponse {}
 impl Audited for proto::DrainResponse {}
 impl Audited for proto::FinishUpgradeResponse {}
+impl Audited for backup::Parts {}
 impl Audited for proto::ChangeMembersResponse {
     fn end(&self) -> End<'_> {
         match self.waits_for.as_str() {
@@ -170,6 +171,27 @@ impl proto::operator_server::Operator for KvService {
             upgrade::finish(&self.inner, &asked, budget).await
         };
         self.operator_call(call, request, arguments, work).await
+    }
+
+    type BackupStream = backup::Parts;
+
+    async fn backup(
+        &self,
+        request: Request<proto::BackupRequest>,
+    ) -> Result<Response<backup::Parts>, Status> {
+        let (call, budget) = ((Method::Backup, Need::Operator), self.budget(&request));
+        let arguments = |asked: &proto::BackupRequest| match asked.held.len() {
+            0 => "everything".to_owned(),
+            held => format!("beside {held} earlier ones"),
+        };
+        let caller = self.caller(&request)?;
+        let answering = caller.clone();
+        let streams = self.inner.backups.clone();
+        let work = |asked: proto::BackupRequest| {
+            backup::backup(&self.inner, caller, asked, budget, streams)
+        };
+        let answer = self.operator_call(call, request, arguments, work).await?;
+        Ok(answering.answered(answer))
     }
 
     async fn drain(

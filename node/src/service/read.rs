@@ -228,6 +228,11 @@ pub(super) fn readable(inner: &Inner) -> Result<&Engine, Status> {
     }
 }
 
+/// Returns once this node's state has everything that was acknowledged before the call.
+pub(super) async fn fresh(inner: &Inner, budget: Duration) -> Result<(), Status> {
+    in_time(budget, barrier(inner, false)).await
+}
+
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
     readable(inner)?;
     if stale {

@@ -244,6 +244,12 @@ impl Operator for Member {
     ) -> Answer<proto::FinishUpgradeResponse> {
         Err(Status::unimplemented("not here"))
     }
+
+    type BackupStream = futures::stream::Empty<Result<proto::BackupPart, Status>>;
+
+    async fn backup(&self, _: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

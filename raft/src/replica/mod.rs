@@ -31,7 +31,7 @@ use crate::durability::{
 };
 use crate::membership::{ChangeError, MemberChange};
 use crate::storage::mode_in_force::{Modes, first_mode};
-use crate::storage::state_machine::{UnsafeRecoveries, sessions};
+use crate::storage::state_machine::{StateReader, UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, Mode, Need, View};
 use futures::future::{BoxFuture, Either, select};
@@ -242,6 +242,12 @@ impl Replica {
     /// Those of [`View::read`]; `Corrupt` only if no member that answers has the value.
     pub async fn read(&self, view: &View, item: &ListItem) -> cairn_engine::Result<Bytes> {
         self.inner.member.repairer.read(view, &item.key, &item.entry).await
+    }
+
+    /// The present state, for a copy of all of it. What is deleted or overwritten meanwhile keeps its
+    /// space until this is dropped.
+    pub fn state(&self) -> StateReader {
+        StateReader::new(self.engine(), self.inner.member.repairer.clone())
     }
 
     /// Begins a scrub of everything now, even if the scrubber was paused. Runs in the background.

@@ -402,6 +402,12 @@ impl Operator for Node {
         .await
     }
 
+    type BackupStream = futures::stream::Empty<Result<proto::BackupPart, Status>>;
+
+    async fn backup(&self, _: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
+        Err(Status::unimplemented("this node sends no state"))
+    }
+
     async fn finish_upgrade(
         &self,
         request: Request<proto::FinishUpgradeRequest>,

@@ -114,6 +114,17 @@ over_wire! {
         drain: DrainRequest => DrainResponse,
         finish_upgrade: FinishUpgradeRequest => FinishUpgradeResponse,
     }
+
+    type BackupStream = <KvService as Operator>::BackupStream;
+
+    async fn backup(
+        &self,
+        request: Request<proto::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        let parts = self.service.backup(request).await?.into_inner();
+        let parts = parts.map(|part| part.and_then(|message| encoded(&message, usize::MAX)));
+        Ok(Response::new(stream_until_reset(parts)))
+    }
 }
 
 pub(in crate::compose) async fn serve_peers(
@@ -227,5 +238,30 @@ pub async fn grow(
     _config: &NodeConfig,
     _progress: Progress<'_>,
 ) -> Result<(Geometry, Geometry), Error> {
+    Err(Error::Platform(NO_FILES.into()))
+}
+
+/// What [`restore`] would have made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredMember {
+    /// Its identity.
+    pub id: cairn_raft::NodeId,
+    /// The voters of the new cluster.
+    pub voters: Vec<cairn_raft::NodeId>,
+    /// Versions up to this one are those of the old cluster, or none.
+    pub begins_behind: u64,
+}
+
+/// There are no files.
+///
+/// # Errors
+/// Always.
+pub async fn restore(
+    _config: &NodeConfig,
+    _backup: &cairn_backup::Backup,
+    _generation: u32,
+    _zeroing: Progress<'_>,
+    _restored: impl FnMut(u64),
+) -> Result<RestoredMember, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }

@@ -12,7 +12,8 @@ mod snapshot;
 
 pub(crate) use image::Image;
 pub use image::UnsafeRecoveries;
-pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData};
+pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
+pub use snapshot::{Item, KeyRange, StateReader};
 
 use super::progress::Progress;
 use super::repair::Repairer;

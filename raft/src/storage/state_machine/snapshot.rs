@@ -18,7 +18,7 @@ use crate::core::version;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use bytes::Bytes;
-use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, SnapshotKey, View};
+use cairn_engine::{Engine, Installer, KeyEntry, ListItem, ListQuery, LogId, SnapshotKey, View};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -42,25 +42,34 @@ const PIN_FOR: Duration = Duration::from_secs(30);
 /// After a transfer, the time until replication should continue where the snapshot ended.
 const PIN_AFTER: Duration = Duration::from_secs(3);
 
-/// A snapshot of this replica.
-pub(crate) struct Outgoing {
+/// Reads the state of one log index in key order, whatever is applied meanwhile.
+pub struct StateReader {
     view: View,
     repairer: Arc<Repairer>,
+}
+
+/// A snapshot of this replica.
+pub(crate) struct Outgoing {
+    state: StateReader,
     meta: SnapshotMeta,
 }
 
-/// A key in a transfer.
-pub(crate) struct Item {
-    pub(crate) key: Bytes,
-    pub(crate) entry: KeyEntry,
+/// A key of the state.
+pub struct Item {
+    /// The key.
+    pub key: Bytes,
+    /// Its version, and the length and hash of its value.
+    pub entry: KeyEntry,
     /// `None` if the receiver should hold it.
-    pub(crate) value: Option<Bytes>,
+    pub value: Option<Bytes>,
 }
 
 /// Consecutive keys, read together.
-pub(crate) struct KeyRange {
-    pub(crate) items: Vec<Item>,
-    pub(crate) last: bool,
+pub struct KeyRange {
+    /// At least one, unless there is none.
+    pub items: Vec<Item>,
+    /// No key is behind them.
+    pub last: bool,
 }
 
 impl KeyRange {
@@ -91,12 +100,12 @@ impl Outgoing {
     /// The present state. `image` is the state machine's; the caller must not apply anything
     /// meanwhile.
     pub(super) fn of(engine: &Engine, image: &Image, repairer: &Arc<Repairer>) -> Outgoing {
-        let view = engine.view(GROUP);
+        let state = StateReader::new(engine, repairer.clone());
         let meta = SnapshotMeta {
-            last_log_id: view.applied().map(raft_log_id),
+            last_log_id: state.applied().map(raft_log_id),
             last_membership: image.membership.as_ref().clone(),
         };
-        Outgoing { view, repairer: repairer.clone(), meta }
+        Outgoing { state, meta }
     }
 
     pub(crate) fn meta(&self) -> &SnapshotMeta {
@@ -110,7 +119,7 @@ impl Outgoing {
 
     /// The machine image.
     pub(crate) fn machine(&self) -> Vec<u8> {
-        self.view.machine()
+        self.state.view.machine()
     }
 
     /// The keys after `after`, without the values that entries up to `held` wrote. Repairs damaged
@@ -120,21 +129,63 @@ impl Outgoing {
         after: Option<Bytes>,
         held: Option<LogId>,
     ) -> cairn_engine::Result<KeyRange> {
+        let is_held = |_: &Bytes, version| Some(version) <= held;
+        self.state.next_keys(after, READ_BYTES, is_held).await
+    }
+
+    /// The values of the wanted items. Repairs damaged ones.
+    pub(crate) async fn values(
+        &self,
+        items: &[Item],
+        wanted: impl Fn(&Item) -> bool,
+    ) -> cairn_engine::Result<Vec<Option<Bytes>>> {
+        self.state.values(items, wanted).await
+    }
+}
+
+impl StateReader {
+    pub(crate) fn new(engine: &Engine, repairer: Arc<Repairer>) -> StateReader {
+        StateReader { view: engine.view(GROUP), repairer }
+    }
+
+    /// The last entry whose changes are in the state.
+    pub fn applied(&self) -> Option<LogId> {
+        self.view.applied()
+    }
+
+    /// Keys in the state.
+    pub fn keys(&self) -> usize {
+        self.view.len()
+    }
+
+    /// The keys after `after`, of at most `most_bytes` bytes with their values, or one. Leaves out
+    /// values of which `is_held` says, by their key and version, that the receiver has them. Repairs
+    /// damaged values.
+    ///
+    /// # Errors
+    /// Those of [`View::read`]; `Corrupt` only if no member that answers has the value.
+    pub async fn next_keys(
+        &self,
+        after: Option<Bytes>,
+        most_bytes: u64,
+        is_held: impl Fn(&Bytes, LogId) -> bool,
+    ) -> cairn_engine::Result<KeyRange> {
         let query = ListQuery {
             start_after: after,
             limit: READ_KEYS,
-            max_bytes: READ_BYTES,
+            max_bytes: most_bytes,
             keys_only: true,
             ..ListQuery::default()
         };
         let mut page = self.view.list(&query);
         let listed = page.items.len();
-        let is_held = |entry: &KeyEntry| entry.value.len > 0 && Some(entry.version) <= held;
+        let is_held =
+            |key: &Bytes, entry: &KeyEntry| entry.value.len > 0 && is_held(key, entry.version);
         let mut carried = 0u64;
-        let too_many = page.items.iter().position(|item| {
-            let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
-            carried += item.key.len() as u64 + length;
-            carried > hooks::range_bytes(READ_BYTES)
+        let too_many = page.items.iter().position(|ListItem { key, entry }| {
+            let length = if is_held(key, entry) { 0 } else { u64::from(entry.value.len) };
+            carried += key.len() as u64 + length;
+            carried > hooks::range_bytes(most_bytes)
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;
@@ -144,15 +195,14 @@ impl Outgoing {
             value: None,
         });
         let mut items: Vec<Item> = items.collect();
-        let values = self.values(&items, |item| !is_held(&item.entry)).await?;
+        let values = self.values(&items, |item| !is_held(&item.key, &item.entry)).await?;
         for (item, value) in items.iter_mut().zip(values) {
             item.value = value;
         }
         Ok(KeyRange { items, last })
     }
 
-    /// The values of the wanted items. Repairs damaged ones.
-    pub(crate) async fn values(
+    async fn values(
         &self,
         items: &[Item],
         wanted: impl Fn(&Item) -> bool,

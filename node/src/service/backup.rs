@@ -1,0 +1,217 @@
+//! Sends the state of one log index to somebody who saves it.
+//!
+//! What holds here: the state has everything that was acknowledged before the call, and nothing of
+//! later. Its view keeps the space of what is deleted meanwhile, so it ends with the stream, when the
+//! receiver takes nothing for a while, and when space is scarce. Each piece is charged to the caller until
+//! the transport has sent it. Few streams are open at once.
+
+use super::{Inner, read};
+use crate::admission::caller::Caller;
+use crate::admission::refusal;
+use bytes::Bytes;
+use cairn_client::proto::{self, backup_part};
+use cairn_engine::{Engine, LogId};
+use cairn_raft::{Item, StateReader};
+use futures::{Stream, StreamExt};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+use tonic::Status;
+
+/// Streams of one node that are open at once.
+pub(super) const STREAMS: usize = 2;
+/// Bytes of keys and values in a piece, unless a single value is larger.
+const PIECE_BYTES: u64 = 1 << 20;
+/// What a key takes beside its own bytes and its value's.
+const ITEM_BYTES: usize = 160;
+/// A piece is in memory twice while it is encoded.
+const COPIES: usize = 2;
+/// The least that a piece is charged: this many keys are listed for it.
+const LEAST_BYTES: usize = 4 << 20;
+/// How long a receiver may take nothing.
+const TAKES_WITHIN: Duration = Duration::from_secs(60);
+/// How often that, and the space, are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// The state may keep this part of the data area from being free, once less than that is free.
+const KEPT_PART: u64 = 8;
+
+/// A part of the state, or why the stream ends.
+type Part = Result<proto::BackupPart, Status>;
+/// The parts of the state, as they are sent.
+pub(super) type Parts =
+    std::pin::Pin<Box<dyn Stream<Item = Result<proto::BackupPart, Status>> + Send>>;
+
+/// Reads the state and hands it to the stream. Runs in a task of its own: a stream that nobody reads is
+/// not polled, and would keep the view.
+struct Sending {
+    engine: Engine,
+    reader: StateReader,
+    caller: Caller,
+    held: Vec<(LogId, Bytes)>,
+    after: Option<Bytes>,
+    keys: u64,
+    at: At,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What is sent next.
+enum At {
+    Head(proto::BackupHead),
+    Keys,
+    End,
+    Nothing,
+}
+
+pub(super) async fn backup(
+    inner: &Inner,
+    caller: Caller,
+    request: proto::BackupRequest,
+    budget: Duration,
+    streams: Arc<Semaphore>,
+) -> Result<Parts, Status> {
+    let permit = streams.try_acquire_owned().map_err(|_| {
+        refusal::refused(format!(
+            "this node sends its state to {STREAMS} others already: wait until one has ended, or ask another member"
+        ))
+    })?;
+    read::fresh(inner, budget).await?;
+    let engine = read::readable(inner)?;
+    let reader = inner.replica.state();
+    let applied = reader.applied().unwrap_or(LogId { term: 0, index: 0 });
+    let head = proto::BackupHead {
+        cluster: engine.identity().cluster.clone(),
+        generation: engine.generation(),
+        cluster_version: inner.replica.versions().cluster,
+        term: applied.term,
+        index: applied.index,
+        keys: reader.keys() as u64,
+        server_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let held = request.held.into_iter().map(|held| {
+        (LogId { term: held.through_term, index: held.through_index }, held.through_key)
+    });
+    let sending = Sending {
+        engine: engine.clone(),
+        reader,
+        caller,
+        held: held.collect(),
+        after: None,
+        keys: 0,
+        at: At::Head(head),
+        _permit: permit,
+    };
+    let (parts, taken) = mpsc::channel(1);
+    tokio::spawn(async move {
+        if let Err(ended) = sending.send_to(&parts).await {
+            // The last part may still wait. Nobody listens any more if this fails.
+            let _ = parts.send(Err(ended)).await;
+        }
+    });
+    let parts = futures::stream::unfold(taken, |mut taken| async move {
+        taken.recv().await.map(|part| (part, taken))
+    });
+    Ok(Box::pin(parts.take_until(inner.stopping.clone())))
+}
+
+impl Sending {
+    /// Ends once all is sent or the receiver is gone. The view ends with it.
+    async fn send_to(mut self, parts: &mpsc::Sender<Part>) -> Result<(), Status> {
+        while let Some(kind) = self.next().await? {
+            let since = Instant::now();
+            loop {
+                self.check_space()?;
+                match tokio::time::timeout(LOOK, parts.reserve()).await {
+                    Ok(Ok(place)) => {
+                        place.send(Ok(proto::BackupPart { kind: Some(kind) }));
+                        break;
+                    }
+                    Ok(Err(_)) => return Ok(()),
+                    Err(_) if since.elapsed() < TAKES_WITHIN => {}
+                    Err(_) => {
+                        let why = format!(
+                            "nothing was taken of the state for {} s",
+                            TAKES_WITHIN.as_secs()
+                        );
+                        return Err(Status::deadline_exceeded(why));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_space(&self) -> Result<(), Status> {
+        let status = self.engine.status();
+        let (part, space) = (status.data_bytes / KEPT_PART, status.space);
+        if space.dead_viewed <= part || space.free >= part {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(format!(
+            "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: save it when \
+             less is written, or faster; `cairn backup save` goes on where it was",
+            space.dead_viewed, space.free
+        )))
+    }
+
+    async fn next(&mut self) -> Result<Option<backup_part::Kind>, Status> {
+        match std::mem::replace(&mut self.at, At::Keys) {
+            At::Head(head) => Ok(Some(backup_part::Kind::Head(head))),
+            At::Keys => self.keys().await.map(Some),
+            At::End => {
+                self.at = At::Nothing;
+                Ok(Some(backup_part::Kind::End(proto::BackupEnd { keys: self.keys })))
+            }
+            At::Nothing => {
+                self.at = At::Nothing;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn keys(&mut self) -> Result<backup_part::Kind, Status> {
+        let end = Instant::now() + TAKES_WITHIN;
+        let mut charge = self.caller.admit(LEAST_BYTES, end).await?;
+        let held = &self.held;
+        let is_held = |key: &Bytes, version: LogId| {
+            let has = |(through, last): &(LogId, Bytes)| {
+                version <= *through && (last.is_empty() || key <= last)
+            };
+            held.iter().any(has)
+        };
+        let after = self.after.take();
+        let range = self.reader.next_keys(after.clone(), PIECE_BYTES, is_held).await;
+        let range = range.map_err(|error| {
+            let key = after.as_deref().unwrap_or_default();
+            match error {
+                cairn_engine::Error::Corrupt(corruption) => Status::data_loss(format!(
+                    "a value behind key `{}` could not be read intact on this node, and no other member that answers has it: \
+                     {corruption}; save the state again when all members are up, or of another one",
+                    key.escape_ascii()
+                )),
+                other => refusal::of_engine_read(key, other),
+            }
+        })?;
+        self.after = range.items.last().map(|item| item.key.clone());
+        self.keys += range.items.len() as u64;
+        if range.last {
+            self.at = At::End;
+        }
+        let bytes: usize = range.items.iter().map(bytes_of).sum();
+        charge.resize(bytes.saturating_mul(COPIES));
+        self.caller.answer(charge);
+        let items = range.items.into_iter().map(|Item { key, entry, value }| proto::BackupItem {
+            key,
+            term: entry.version.term,
+            index: entry.version.index,
+            length: entry.value.len,
+            hash: Bytes::copy_from_slice(&entry.value.hash.to_le_bytes()),
+            value,
+        });
+        Ok(backup_part::Kind::Items(proto::BackupItems { items: items.collect() }))
+    }
+}
+
+fn bytes_of(item: &Item) -> usize {
+    item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES
+}
