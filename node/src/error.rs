@@ -3,6 +3,9 @@
 use crate::config::ConfigError;
 use cairn_engine::Mode;
 
+/// The cluster's name in a directory that is being restored. No configuration has such a name.
+pub(crate) const RESTORING: &str = "(being restored)";
+
 /// Every error of starting and stopping a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +26,19 @@ pub enum Error {
         /// What can be done.
         way_out: &'static str,
     },
+    /// A restore did not end: nobody knows what of the state the directory holds.
+    #[error(
+        "data directory {directory} is half restored ({why}): remove the files in it, and restore the backup again"
+    )]
+    HalfRestored {
+        /// The data directory.
+        directory: String,
+        /// What happened.
+        why: String,
+    },
+    /// A backup cannot be used.
+    #[error(transparent)]
+    Backup(#[from] cairn_backup::Error),
     /// Replication could not be started or stopped.
     #[error(transparent)]
     Replica(#[from] cairn_raft::Error),
@@ -80,13 +96,16 @@ const ONLY: &str = "no other member has its data: keep the directory and restore
 impl Error {
     /// Converts an error of opening the engine, and says what the operator can do about damage.
     pub(crate) fn of_open(error: cairn_engine::Error, directory: String, others: bool) -> Error {
-        use cairn_engine::Error::{Corrupt, Invalid};
+        use cairn_engine::Error::{Corrupt, Foreign, Invalid};
         match error {
             Corrupt(_) | Invalid(_) => Error::Damaged {
                 directory,
                 damage: Box::new(error),
                 way_out: if others { REPLACED } else { ONLY },
             },
+            Foreign { location, found, .. } if found.contains(RESTORING) => {
+                Error::HalfRestored { directory: location, why: "its restore did not end".into() }
+            }
             error => Error::Engine(error),
         }
     }

@@ -32,7 +32,8 @@ mod readiness;
 mod service;
 
 pub use compose::{
-    Environment, Node, Progress, format, grow, inspect, survey_stopped, termination,
+    Environment, Node, Progress, RestoredMember, format, grow, inspect, restore, survey_stopped,
+    termination,
 };
 pub use config::NodeConfig;
 pub use durability::Durability;

@@ -48,7 +48,9 @@ pub use crate::core::machine::Machine;
 pub use crate::core::quorum::{is_quorum, majority};
 pub use crate::core::version::{MemberVersion, TooOld, VERSION, Versions};
 pub use durability::UnsafeRecovery;
-pub use membership::{ChangeError, MemberChange, Survivor, await_replaceable, force_new_cluster};
+pub use membership::{
+    ChangeError, MemberChange, Restored, Survivor, await_replaceable, force_new_cluster,
+};
 pub use replica::{Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
 pub use storage::mode_in_force::Modes;

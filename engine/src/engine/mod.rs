@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::io::FileKind;
+use crate::open::check_identity;
 use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::types::{BootEpoch, FencingHistory, GroupId, Identity, LogId, MemberState, Mode};
@@ -42,6 +43,20 @@ impl Engine {
         self.shared.update_superblock(|s| s.generation = generation).await?;
         self.shared.generation.store(generation, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// From now on the directory belongs to the cluster of this name. Synced before this returns.
+    ///
+    /// # After a crash
+    /// During this call: the old name or the new one.
+    ///
+    /// # Errors
+    /// `Invalid`, `Failed`, `Closed`.
+    pub async fn set_cluster(&self, cluster: &str) -> Result<()> {
+        let identity = Identity { cluster: cluster.to_owned(), ..self.identity().clone() };
+        check_identity(&identity)?;
+        self.shared.state.lock().check_open()?;
+        self.shared.update_superblock(|s| s.identity = identity).await
     }
 
     /// From now on the directory may be written in the newest format: checkpoints hold only what changed

@@ -38,7 +38,11 @@ impl Engine {
     }
 }
 
-pub(super) fn check_identity(identity: &Identity) -> Result<()> {
+/// Whether a directory may have this identity.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
     let len = identity.cluster.len();
     if len == 0 || len > MAX_CLUSTER_BYTES {
         return Err(Error::Invalid(format!(

@@ -33,6 +33,7 @@ use bytes::Bytes;
 use evidence::{classify, lost_power, shutdown_evidence};
 use files::{open_files, open_superblock};
 use format::check_expected;
+pub(crate) use format::check_identity;
 use lost_identity::open_error;
 use parking_lot::Mutex;
 use recovery::{Recovered, recover};

@@ -13,7 +13,7 @@ Exit codes:
   0  done
   1  failed
   2  usage: the command line, the configuration or an input is not acceptable
-  3  the key does not exist
+  3  the key, or the backup, does not exist
   4  a condition did not hold, or the cluster's state does not allow a change,
      or that a member is stopped; nothing was changed
   5  the outcome of a write is unknown: it may or may not have been applied
@@ -91,6 +91,12 @@ fn hint(error: &anyhow::Error) -> &'static str {
 pub(crate) fn of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return of_client(error);
+    }
+    use cairn_backup::Error as BackupError;
+    match error.downcast_ref() {
+        Some(BackupError::Target { .. }) => return Exit::Usage,
+        Some(BackupError::Missing { .. }) => return Exit::NotFound,
+        _ => {}
     }
     use cairn_node::Error as NodeError;
     let configuration = match error.downcast_ref() {

@@ -1,6 +1,7 @@
 //! The command line: one file per command, and what they share.
 
 mod access;
+mod backup;
 mod bench;
 mod bytes_text;
 mod certs;
@@ -107,6 +108,8 @@ enum Command {
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
     /// Make a cluster anew of one stopped node, after a majority of the disks was lost for good
     Recover(recover::RecoverArgs),
+    /// Save the state of a cluster, check what is saved, and restore it
+    Backup(backup::BackupArgs),
     /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
     /// Make tokens for clients
@@ -196,6 +199,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Upgrade(args) => upgrade::run(args, output).await,
         Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Recover(args) => recover::run(args, output).await,
+        Command::Backup(args) => backup::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Access(args) => access::run(args, output),
         Command::Certs(args) => certs::run(&args, output),

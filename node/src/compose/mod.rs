@@ -7,7 +7,9 @@
 
 mod world;
 
-pub use world::{Environment, Progress, format, grow, inspect, termination};
+pub use world::{
+    Environment, Progress, RestoredMember, format, grow, inspect, restore, termination,
+};
 
 use crate::access::{AccessTable, Entries};
 use crate::admission::requests::Budgets;

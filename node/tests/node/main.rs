@@ -11,6 +11,7 @@
 )]
 
 mod access;
+mod backup;
 mod bad_input;
 #[cfg(feature = "experiments")]
 mod bench_disk;

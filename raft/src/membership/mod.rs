@@ -61,6 +61,7 @@ mod mode_change;
 mod reconciler;
 mod replaceable_voter;
 mod request;
+mod restored;
 mod safe_to_stop;
 mod seen;
 mod step;
@@ -72,6 +73,7 @@ pub use forced::{Survivor, force_new_cluster};
 pub(crate) use reconciler::Reconciler;
 pub use replaceable_voter::await_replaceable;
 pub use request::ChangeError;
+pub use restored::Restored;
 pub(crate) use seen::leaves_configuration;
 #[cfg(test)]
 pub(crate) use step::Step;

@@ -15,7 +15,7 @@ use real as here;
 #[cfg(madsim)]
 use simulated as here;
 
-pub use here::{format, grow, inspect, termination};
+pub use here::{RestoredMember, format, grow, inspect, restore, termination};
 
 pub(super) use here::{
     ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,

@@ -11,7 +11,7 @@ pub mod raw;
 pub mod stranger;
 
 pub use cluster::{Cluster, Hosts, value_of};
-pub use program::{CAIRN, Ran, command, finish, finish_within, hold, http_get, run, watch};
+pub use program::{CAIRN, Ran, code, command, finish, finish_within, hold, http_get, run, watch};
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ mod handshakes;
 mod incoming;
 mod probes;
 mod receiving;
+mod restore;
 mod sending;
 mod threads;
 mod under_way;
@@ -29,6 +30,7 @@ pub(in crate::compose) use handshakes::Handshaker;
 use incoming::{ConnectionSlots, HANDSHAKE_TIMEOUT, Incoming, Origin, PREFACE_BYTES};
 use rand::RngExt;
 use receiving::Receive;
+pub use restore::{RestoredMember, restore};
 use sending::Sending;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -319,15 +321,24 @@ pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error
 /// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it, and the
 /// next call begins anew.
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
+    let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
+    let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
+    format_for(config, &identity, progress).await?;
+    Ok(identity)
+}
+
+/// The same, for this identity.
+pub(super) async fn format_for(
+    config: &NodeConfig,
+    identity: &Identity,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
     let path = &config.data_directory;
     let geometry = config.storage.sizing().geometry()?;
     // Until the superblock is written, it keeps another format away.
     let _created = FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, config.storage.backend)?;
-    let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
-    let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
-    Engine::format(&directory, geometry, &identity).await?;
-    Ok(identity)
+    Ok(Engine::format(&directory, geometry, identity).await?)
 }
 
 /// Enlarges the data directory of a stopped node to

@@ -1,7 +1,7 @@
 //! What a test asks of a running cluster: through clients, by commands, and of the system.
 
 use super::{Cluster, Node};
-use crate::support::program::{Ran, command, finish};
+use crate::support::program::{Ran, command, finish, run};
 use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
 use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
 use std::path::PathBuf;
@@ -86,6 +86,11 @@ impl Cluster {
     /// A command of the client against this cluster.
     pub fn cairn(&self, arguments: &[&str]) -> Ran {
         finish(self.spawn(arguments))
+    }
+
+    /// A command that asks no node.
+    pub fn cairn_alone(&self, arguments: &[&str]) -> Ran {
+        run(self.folder.path(), arguments)
     }
 
     /// A command of the client against this node alone.

@@ -80,6 +80,11 @@ pub(crate) fn write_bytes(operations: usize) -> u64 {
 }
 
 impl Sessions {
+    /// No sessions, where each that began up to this index has ended.
+    pub(crate) fn ended(evicted_through: u64) -> Sessions {
+        Sessions { evicted_through, ..Sessions::default() }
+    }
+
     /// Checks the command of entry `index`, and marks its session as used.
     pub(crate) fn check(&mut self, index: u64, stored: &StoredSession) -> SessionCheck {
         let Session { client_id, sequence, lowest_pending, base_index } = stored.session;

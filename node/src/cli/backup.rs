@@ -1,0 +1,485 @@
+//! `cairn backup`: saves the state of a cluster, shows and checks what is saved, and makes directories
+//! of a new cluster from it.
+
+use super::ConnectOptions;
+use super::confirm::confirm;
+use super::connect::time;
+use super::exit::{Exit, StateError, UsageError};
+use super::output::{Output, table_with_notes};
+use super::server_options::ServerOptions;
+use super::zeroing;
+use cairn_backup::{Backup, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
+use cairn_client::proto::generation_text;
+use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
+use cairn_node::NodeConfig;
+use cairn_node::config::{Source, format_size};
+use clap::{Args, Subcommand};
+use futures::future::join_all;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+
+/// How long a node may take to answer, before it sends anything.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub(crate) struct BackupArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Save the state of the cluster
+    Save(SaveArgs),
+    /// List the backups at a target
+    List(TargetArgs),
+    /// Show one backup
+    Show(NamedArgs),
+    /// Read all of a backup and check it
+    Verify(NamedArgs),
+    /// Remove the backups that need not be kept, and what was broken off
+    Prune(PruneArgs),
+    /// Make the data directory of one member of a new cluster from a backup
+    Restore(RestoreArgs),
+}
+
+#[derive(Args)]
+struct TargetArgs {
+    /// Where the backups are: a folder
+    target: String,
+}
+
+#[derive(Args)]
+struct NamedArgs {
+    #[command(flatten)]
+    at: TargetArgs,
+
+    /// The backup's name, as `cairn backup list` shows it; without it, the latest one
+    name: Option<String>,
+}
+
+#[derive(Args)]
+struct SaveArgs {
+    #[command(flatten)]
+    connect: ConnectOptions,
+
+    #[command(flatten)]
+    at: TargetArgs,
+
+    /// Save only what changed since this backup, which must stay: a name, or `latest`
+    #[arg(long, value_name = "NAME")]
+    since: Option<String>,
+}
+
+#[derive(Args)]
+struct PruneArgs {
+    #[command(flatten)]
+    at: TargetArgs,
+
+    /// Keep the latest backups of each cluster, so many
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    keep: usize,
+
+    /// Keep all backups that are younger than this, such as 7d
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    keep_within: Option<Duration>,
+
+    /// Remove this backup too
+    #[arg(long, value_name = "NAME")]
+    remove: Vec<String>,
+
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+struct RestoreArgs {
+    #[command(flatten)]
+    server: ServerOptions,
+
+    #[command(flatten)]
+    named: NamedArgs,
+
+    /// Size of the whole directory in bytes, such as 100GiB
+    #[arg(long)]
+    size: Option<String>,
+
+    /// The generation that the first member's restore printed: for the other members
+    #[arg(long, value_name = "GENERATION")]
+    generation: Option<String>,
+}
+
+pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Save(args) => save(args, output).await,
+        Command::List(args) => list(args, output).await,
+        Command::Show(args) => show(args, output).await,
+        Command::Verify(args) => verify(args, output).await,
+        Command::Prune(args) => thin_out(args, output).await,
+        Command::Restore(args) => restore(args, output).await,
+    }
+}
+
+fn bar(total: u64, message: &str) -> ProgressBar {
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let style = ProgressStyle::with_template(template);
+    let bar = ProgressBar::new(total);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(message.to_owned());
+    bar
+}
+
+/// The member that sends its state: a learner, else a follower, else the leader.
+async fn sender(client: &Client) -> anyhow::Result<(String, NodeStatus)> {
+    client.members().await?;
+    let ask = client.endpoints().into_iter().map(|endpoint| async move {
+        let status = client.status(&endpoint).await;
+        (endpoint, status)
+    });
+    let rank = |status: &NodeStatus| match status.role {
+        Role::Learner => 0,
+        Role::Follower => 1,
+        Role::Leader => 2,
+        _ => 3,
+    };
+    let (mut found, mut refused) = (None, None);
+    for (endpoint, status) in join_all(ask).await {
+        match status {
+            Ok(status) if status.not_ready.is_none() => {
+                if found.as_ref().is_none_or(|(_, other)| rank(&status) < rank(other)) {
+                    found = Some((endpoint, status));
+                }
+            }
+            Ok(status) => {
+                let why = status.not_ready.unwrap_or_default();
+                refused = Some(StateError(format!("{endpoint} may not be read now: {why}")).into());
+            }
+            Err(error) => refused = Some(error.into()),
+        }
+    }
+    let nobody = || UsageError("no node to ask".into()).into();
+    found.ok_or_else(|| refused.unwrap_or_else(nobody))
+}
+
+async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
+    let target = Target::make(&args.at.target)?;
+    let client = args.connect.client_within(NODE_TIMEOUT)?;
+    let (endpoint, status) = sender(&client).await?;
+    let base = match args.since.as_deref() {
+        Some("latest") => Some(latest(&target, Some(&status)).await?),
+        since => since.map(str::to_owned),
+    };
+    let (cluster, generation) = (&status.cluster, status.generation);
+    let sources = Sources::find(&target, cluster, generation, base.as_deref()).await?;
+    let resumes = sources.resumes().map(str::to_owned);
+    let held = sources
+        .held()
+        .into_iter()
+        .map(|held| HeldValues { through: held.through, through_key: held.through_key });
+    let mut state = client.operator().state(&endpoint, &held.collect::<Vec<_>>()).await?;
+    let from = state.head().clone();
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let name: String = now
+        .chars()
+        .map(|c| if c == 'T' { '-' } else { c })
+        .filter(|c| *c != ':' && *c != 'Z')
+        .collect();
+    let name = format!("{name}-{}", from.index);
+    let head = Head {
+        cluster: from.cluster,
+        generation: from.generation,
+        cluster_version: from.cluster_version,
+        term: from.term,
+        index: from.index,
+        release: from.release,
+        base: None,
+        resumes: None,
+        began: 0,
+    };
+    let mut saver = Saver::begin(&target, &name, head, sources).await?;
+    let shown = bar(from.keys, "saving").with_position(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} keys {eta}") {
+        shown.set_style(style);
+    }
+    while let Some(items) = state.next().await? {
+        shown.inc(items.len() as u64);
+        for StateItem { key, term, index, length, hash, value, .. } in items {
+            saver.add(Item { key, term, index, length, hash, value }).await?;
+        }
+    }
+    let manifest = saver.finish(from.keys).await?;
+    shown.finish_and_clear();
+    let new = own_bytes(&manifest);
+    output.either(
+        || {
+            let mut shown = as_json(&manifest);
+            if let Value::Object(shown) = &mut shown {
+                shown.insert("from".into(), endpoint.clone().into());
+                shown.insert("resumed".into(), resumes.clone().into());
+            }
+            shown
+        },
+        || {
+            let resumed = match &resumes {
+                Some(name) => format!(", going on with {name}, which was broken off"),
+                None => String::new(),
+            };
+            format!(
+                "saved {} at {}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target",
+                manifest.name,
+                target.text(),
+                manifest.keys,
+                format_size(manifest.value_bytes),
+                manifest.head.index,
+                format_size(new),
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}
+
+/// The bytes of the objects that this backup wrote itself.
+fn own_bytes(manifest: &Manifest) -> u64 {
+    let own = |path: &str| path.split('/').next() == Some(manifest.name.as_str());
+    manifest.objects().filter(|object| own(&object.path)).map(|object| object.bytes).sum()
+}
+
+/// The latest backup; with a status, of that cluster.
+async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
+    let found = Manifest::list(target).await?;
+    let is_of = |manifest: &Manifest| {
+        let head = &manifest.head;
+        of.is_none_or(|of| (&head.cluster, head.generation) == (&of.cluster, of.generation))
+    };
+    let ended = found.into_iter().filter_map(|(name, manifest)| {
+        let manifest = manifest.ok().filter(is_of)?;
+        Some((manifest.ended, name))
+    });
+    ended.max().map(|(_, name)| name).ok_or_else(|| {
+        UsageError(format!("there is no backup of this cluster at {}", target.text())).into()
+    })
+}
+
+async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
+    let target = Target::open(&args.at.target)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => latest(&target, None).await?,
+    };
+    Ok(Backup::open(&target, &name).await?)
+}
+
+fn as_json(manifest: &Manifest) -> Value {
+    let head = &manifest.head;
+    json!({
+        "name": manifest.name,
+        "cluster": head.cluster,
+        "generation": generation_text(head.generation),
+        "term": head.term,
+        "index": head.index,
+        "release": head.release,
+        "since": head.base,
+        "began": head.began,
+        "ended": manifest.ended,
+        "keys": manifest.keys,
+        "value_bytes": manifest.value_bytes,
+        "stored_bytes": manifest.stored_bytes(),
+        "own_bytes": own_bytes(manifest),
+        "objects": manifest.objects().count(),
+    })
+}
+
+fn time_text(seconds: u64) -> String {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Exit> {
+    let target = Target::open(&args.target)?;
+    let found = Manifest::list(&target).await?;
+    let damaged = found.iter().any(|(_, manifest)| manifest.is_err());
+    output.either(
+        || {
+            let one = |(name, manifest): &(String, cairn_backup::Result<Manifest>)| match manifest {
+                Ok(manifest) => as_json(manifest),
+                Err(error) => json!({ "name": name, "error": error.to_string() }),
+            };
+            found.iter().map(one).collect()
+        },
+        || {
+            let head = ["NAME", "CLUSTER", "INDEX", "ENDED", "KEYS", "VALUES", "OWN", "SINCE"];
+            let mut notes = Vec::new();
+            let mut rows = Vec::new();
+            for (name, manifest) in &found {
+                match manifest {
+                    Ok(manifest) => rows.push(vec![
+                        name.clone(),
+                        manifest.head.cluster.clone(),
+                        manifest.head.index.to_string(),
+                        time_text(manifest.ended),
+                        manifest.keys.to_string(),
+                        format_size(manifest.value_bytes),
+                        format_size(own_bytes(manifest)),
+                        manifest.head.base.clone().unwrap_or_else(|| "-".into()),
+                    ]),
+                    Err(error) => {
+                        rows.push(vec![name.clone(), "damaged".into()]);
+                        notes.push(error.to_string());
+                    }
+                }
+            }
+            table_with_notes(&head, rows, notes)
+        },
+    )?;
+    Ok(if damaged { Exit::Failed } else { Exit::Done })
+}
+
+async fn show(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
+    let backup = opened(&args).await?;
+    let manifest = backup.manifest();
+    output.either(|| as_json(manifest), || text(manifest))?;
+    Ok(Exit::Done)
+}
+
+fn text(manifest: &Manifest) -> String {
+    let head = &manifest.head;
+    let since = head.base.as_ref().map_or(String::new(), |base| {
+        format!("\nIt builds on {base}, whose objects it needs; `cairn backup prune` keeps those.")
+    });
+    format!(
+        "backup {} of cluster {} (generation {}) at index {}, term {}\n\
+         {} keys with {} of values, in {} objects of {}; its own are {}\n\
+         begun {}, ended {}, by release {}{since}",
+        manifest.name,
+        head.cluster,
+        generation_text(head.generation),
+        head.index,
+        head.term,
+        manifest.keys,
+        format_size(manifest.value_bytes),
+        manifest.objects().count(),
+        format_size(manifest.stored_bytes()),
+        format_size(own_bytes(manifest)),
+        time_text(head.began),
+        time_text(manifest.ended),
+        head.release,
+    )
+}
+
+async fn verify(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
+    let backup = opened(&args).await?;
+    let manifest = backup.manifest();
+    let shown = bar(manifest.value_bytes, "reading");
+    let keys = backup.verify(|item| shown.inc(u64::from(item.length))).await?;
+    shown.finish_and_clear();
+    output.either(
+        || json!({ "name": manifest.name, "verifies": true, "keys": keys, "value_bytes": manifest.value_bytes }),
+        || {
+            format!(
+                "backup {} verifies: {keys} keys, {} of values",
+                manifest.name,
+                format_size(manifest.value_bytes)
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}
+
+async fn thin_out(args: PruneArgs, output: &Output) -> anyhow::Result<Exit> {
+    let target = Target::open(&args.at.target)?;
+    let keep = Keep { last: args.keep, within: args.keep_within.unwrap_or_default() };
+    let now = SystemTime::now();
+    let would = prune(&target, &keep, &args.remove, now, true).await?;
+    let nothing = would.backups.is_empty() && would.objects == 0;
+    if !nothing && !args.dry_run && !args.yes {
+        let question = format!(
+            "Remove {} backups ({}) and {} objects of {}?",
+            would.backups.len(),
+            would.backups.join(", "),
+            would.objects,
+            format_size(would.bytes)
+        );
+        if !confirm(&question, "add --yes")? {
+            anyhow::bail!("nothing was removed");
+        }
+    }
+    let pruned = match nothing || args.dry_run {
+        true => would,
+        false => prune(&target, &keep, &args.remove, now, false).await?,
+    };
+    let did = if args.dry_run { "would remove" } else { "removed" };
+    output.either(
+        || json!({ "dry_run": args.dry_run, "backups": pruned.backups, "objects": pruned.objects, "bytes": pruned.bytes }),
+        || {
+            format!(
+                "{did} {} backups and {} objects of {}{}{}",
+                pruned.backups.len(),
+                pruned.objects,
+                format_size(pruned.bytes),
+                if pruned.backups.is_empty() { "" } else { ": " },
+                pruned.backups.join(", ")
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}
+
+async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
+    cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
+    let mut layers = args.server.layers()?;
+    if let Some(size) = args.size {
+        layers.set("storage.size", size, Source::Flag("--size".into()))?;
+    }
+    let config = NodeConfig::from_layers(&layers)?;
+    let generation = match &args.generation {
+        None => rand::random_range(1..=u32::MAX),
+        Some(text) => u32::from_str_radix(text, 16).ok().filter(|number| *number > 0).ok_or_else(
+            || UsageError(format!("`{text}` is no generation: expected the eight digits that the first restore printed")),
+        )?,
+    };
+    let backup = opened(&args.named).await?;
+    let directory = config.data_directory.display().to_string();
+    let shown = bar(backup.manifest().value_bytes, &format!("restoring {directory}"));
+    let message = format!("formatting {directory}");
+    let note = |estimate: &zeroing::Estimate| estimate.note(output);
+    let member = zeroing::show(message, &note, async |progress| {
+        let done = |bytes| shown.set_position(bytes);
+        cairn_node::restore(&config, &backup, generation, progress, done).await
+    });
+    let member = member.await?;
+    shown.finish_and_clear();
+    let (manifest, generation) = (backup.manifest(), generation_text(generation));
+    let voters: Vec<String> = member.voters.iter().map(ToString::to_string).collect();
+    output.either(
+        || {
+            json!({ "directory": directory, "backup": manifest.name, "cluster": config.cluster, "slot": config.slot,
+                    "node_id": member.id.to_string(), "voters": voters, "generation": generation,
+                    "keys": manifest.keys, "begins_behind": member.begins_behind })
+        },
+        || {
+            let others = match voters.len() {
+                1 => "Start it. Other members join it with empty directories: give them `join`, and `cairn members add` them.".to_owned(),
+                _ => format!(
+                    "Before you start it, do the same for each other member, with its configuration and --generation {generation}."
+                ),
+            };
+            format!(
+                "restored {} to {directory}: {} keys with {} of values, for node {} of cluster {}, generation {generation}. \
+                 Versions of the new cluster begin behind {}.\n{others}\nClients of the old cluster must be started anew.",
+                manifest.name,
+                manifest.keys,
+                format_size(manifest.value_bytes),
+                member.id,
+                config.cluster,
+                member.begins_behind,
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}

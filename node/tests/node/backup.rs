@@ -1,0 +1,270 @@
+//! Backups of real clusters by the command line: saved under load, restored into a new cluster, broken
+//! off at any moment.
+
+use crate::support::{Cluster, Ran, code, command, run};
+use cairn_client::{Client, Error, ListOptions, Version};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const WRITERS: usize = 4;
+
+fn json_of(ran: &Ran) -> Value {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
+/// What was acknowledged of one key: each version, with the value, or `None` where it was deleted.
+type Writes = BTreeMap<String, BTreeMap<Version, Option<String>>>;
+
+/// Puts and deletes keys of its own until it is told to stop.
+async fn writes(client: Client, number: usize, stop: Arc<AtomicBool>) -> Writes {
+    let mut random = StdRng::seed_from_u64(number as u64);
+    let mut writes = Writes::default();
+    while !stop.load(Ordering::SeqCst) {
+        let key = format!("writer {number} key {}", random.random_range(0..50));
+        let deletes = random.random_range(0..5) == 0;
+        let value = (!deletes).then(|| format!("{}", random.random::<u64>()).repeat(20));
+        let written = match &value {
+            Some(value) => client.put(key.clone(), value.clone()).await,
+            None => client.delete(key.clone()).await,
+        };
+        let version = written.expect("nothing fails here").version;
+        writes.entry(key).or_default().insert(version, value);
+    }
+    writes
+}
+
+/// What the keys were at this index.
+fn at(writes: &Writes, index: Version) -> BTreeMap<String, (Version, String)> {
+    let last = |(key, versions): (&String, &BTreeMap<Version, Option<String>>)| {
+        let (version, value) = versions.range(..=index).next_back()?;
+        Some((key.clone(), (*version, value.clone()?)))
+    };
+    writes.iter().filter_map(last).collect()
+}
+
+async fn all_of(client: &Client) -> BTreeMap<String, (Version, String)> {
+    let mut pages = client.pages(ListOptions::prefix("writer "));
+    let mut found = BTreeMap::new();
+    while let Some(page) = pages.next().await.expect("a page") {
+        for item in page.items {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+            found.insert(text(&item.key), (item.version, text(&item.value)));
+        }
+    }
+    found
+}
+
+/// The folder for backups, as an argument.
+fn target(cluster: &Cluster) -> String {
+    cluster.folder.path().join("backups").to_str().expect("text").to_owned()
+}
+
+/// Every backup has exactly what was acknowledged up to its index: the log's order is the order of the
+/// versions, so a write that is left out, or one too many, is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_under_load_is_the_state_of_one_index_and_a_new_cluster_begins_with_it() {
+    let mut cluster = Cluster::start(3, "64MiB", "").await;
+    let target = target(&cluster);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| tokio::spawn(writes(cluster.client(), number, stop.clone())))
+        .collect();
+    let mut saved = Vec::new();
+    for number in 0..6 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut save = vec!["backup", "save", &target, "-o", "json"];
+        if number % 3 > 0 {
+            save.extend(["--since", "latest"]);
+        }
+        let before = cluster.client().put("marker", "").await.expect("a put").version;
+        let saving = json_of(&cluster.cairn(&save));
+        assert!(saving["index"].as_u64() >= Some(before.0), "{saving} behind {before}");
+        let name = saving["name"].as_str().expect("a name").to_owned();
+        saved.push((name, Version(saving["index"].as_u64().expect("an index"))));
+    }
+    stop.store(true, Ordering::SeqCst);
+    let mut all = Writes::default();
+    for writer in writers {
+        all.extend(writer.await.expect("it ends"));
+    }
+    for (name, _) in &saved {
+        let verified =
+            json_of(&cluster.cairn_alone(&["backup", "verify", &target, name, "-o", "json"]));
+        assert_eq!(verified["verifies"], true);
+    }
+    let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
+    assert_eq!(listed.as_array().map(Vec::len), Some(saved.len()));
+
+    let old = cluster.client();
+    let before = at(&all, Version(u64::MAX));
+    assert!(all_of(&old).await == before, "the cluster has what was acknowledged");
+    for (name, index) in [&saved[2], &saved[5]] {
+        restore_all(&mut cluster, &target, name).await;
+        let client = cluster.client();
+        let expected = at(&all, *index);
+        assert!(!expected.is_empty() && all_of(&client).await == expected, "{name}");
+        let refused = old.get("writer 0 key 1").await.expect_err("it belongs to the old cluster");
+        assert!(matches!(refused, Error::ClusterMismatch { .. }), "{refused}");
+        let put = client.put("new", "value").await.expect("the new cluster takes writes");
+        assert!(put.version.0 > index.0 + (1 << 30), "{} behind {index}", put.version);
+        // Versions of the old cluster are still those of its keys.
+        let (key, (version, _)) = expected.iter().next().expect("a key");
+        client.put_if_version(key.clone(), "next", *version).await.expect("the same version");
+        let members = json_of(&cluster.cairn(&["members", "list", "-o", "json"]));
+        let voters = members.as_array().expect("members").iter();
+        assert_eq!(voters.filter(|member| member["voter"] == true).count(), 3);
+        for node in 0..3 {
+            assert_eq!(cluster.stop_node(node), 0);
+            cluster.start_node(node);
+            cluster.wait_ready().await;
+        }
+        assert_eq!(client.get("new").await.expect("it serves").expect("there").value, "value");
+    }
+}
+
+/// Loses all disks, and makes new ones of the backup.
+async fn restore_all(cluster: &mut Cluster, target: &str, name: &str) {
+    cluster.kill_all();
+    let mut generation: Option<String> = None;
+    for node in 0..cluster.len() {
+        cluster.lose_disk(node);
+        let mut restore = vec!["backup", "restore", target, name, "-o", "json"];
+        restore.extend(["--config", cluster.config(node)]);
+        if let Some(generation) = &generation {
+            restore.extend(["--generation", generation]);
+        }
+        let restored = json_of(&cluster.cairn_alone(&restore));
+        let own = restored["generation"].as_str().expect("a generation").to_owned();
+        assert_eq!(*generation.get_or_insert(own.clone()), own);
+        assert_eq!(restored["voters"].as_array().map(Vec::len), Some(3));
+    }
+    cluster.start_all().await;
+}
+
+/// A cluster with some thousand keys, and a backup of it.
+async fn saved() -> (Cluster, String) {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let client = cluster.client();
+    for batch in 0..40 {
+        let mut puts = client.batch();
+        for number in 0..100 {
+            puts = puts.put(format!("key {batch} {number}"), vec![batch as u8; 3000]);
+        }
+        puts.commit().await.expect("a put");
+    }
+    let target = target(&cluster);
+    json_of(&cluster.cairn(&["backup", "save", &target, "-o", "json"]));
+    (cluster, target)
+}
+
+/// Runs a command, and kills it after a while. Returns whether it ended before.
+fn killed(folder: &Path, arguments: &[&str], after: Duration) -> bool {
+    let mut command = command(folder, arguments);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("cairn starts");
+    std::thread::sleep(after);
+    child.kill().expect("our own child");
+    code(child.wait().expect("our own child")) == 0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_is_killed_leaves_nothing_that_a_node_starts_with() {
+    let (mut cluster, target) = saved().await;
+    cluster.kill_all();
+    let mut random = StdRng::seed_from_u64(1);
+    let (mut early, mut late) = (0, 0);
+    for round in 0..25 {
+        // The one before may have been killed before it made the directory.
+        std::fs::remove_dir_all(cluster.data(0)).ok();
+        let restore = ["backup", "restore", &target, "--config", cluster.config(0)];
+        let after = Duration::from_millis(random.random_range(0..400));
+        let ended = killed(cluster.folder.path(), &restore, after);
+        if ended {
+            late += 1;
+            continue;
+        }
+        let data = cluster.data(0);
+        let data = data.to_str().expect("text");
+        let inspected = run(cluster.folder.path(), &["inspect", data, "-o", "json"]);
+        let found: Value = serde_json::from_str(&inspected.stdout).unwrap_or_default();
+        let name = &found["known"]["cluster"];
+        let done = name == "tested";
+        early += usize::from(name == "(being restored)");
+        let from = cluster.log(0).len();
+        cluster.start_node(0);
+        if done {
+            // It was killed behind its last step: all of it is there.
+            cluster.wait_ready().await;
+            let keys = cluster.client().list(ListOptions::prefix("key ")).await.expect("a page");
+            assert!(!keys.items.is_empty(), "round {round}");
+            cluster.kill_all();
+        } else {
+            assert_eq!(cluster.ended(0), 1, "round {round}: {found}");
+            let said = cluster.log(0)[from..].to_owned();
+            let says = ["is half restored", "is not a Cairn data directory", "No such file"];
+            assert!(says.iter().any(|says| said.contains(says)), "round {round}: {said}");
+        }
+    }
+    println!(
+        "{early} directories were half restored, {late} restores ended before they were killed"
+    );
+    assert!(early > 0, "no restore was killed in its middle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_that_is_killed_is_no_backup_and_the_next_one_is_whole() {
+    let (cluster, target) = saved().await;
+    let endpoints = cluster.endpoints().join(",");
+    let mut random = StdRng::seed_from_u64(2);
+    for _ in 0..15 {
+        let save = ["backup", "save", &target, "--endpoints", &endpoints];
+        killed(cluster.folder.path(), &save, Duration::from_millis(random.random_range(0..150)));
+        let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
+        for backup in listed.as_array().expect("backups") {
+            let name = backup["name"].as_str().expect("a name");
+            assert_eq!(backup["keys"], 4000, "{backup}");
+            json_of(&cluster.cairn_alone(&["backup", "verify", &target, name, "-o", "json"]));
+        }
+        // Two backups of one second and one index would have the same name.
+        cluster.client().put("another index", "").await.expect("a put");
+        cluster.client().delete("another index").await.expect("a delete");
+    }
+    let whole = json_of(&cluster.cairn(&["backup", "save", &target, "-o", "json"]));
+    assert_eq!(whole["keys"], 4000);
+    json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_says_why_and_changes_nothing() {
+    let (cluster, target) = saved().await;
+    let data = cluster.config(0);
+    let refusals: [(&[&str], i32, &str); 7] = [
+        (&["backup", "save", "s4://bucket", "--endpoints", "127.0.0.1:1"], 2, "`s4` is not served"),
+        (&["backup", "list", "no folder"], 2, "expected a folder"),
+        (&["backup", "verify", &target, "nothing"], 3, "there is no backup `nothing`"),
+        (&["backup", "verify", &target, "../up"], 3, "there is no backup `../up`"),
+        (&["backup", "restore", &target, "--config", data], 1, "already is a Cairn data directory"),
+        (
+            &["backup", "restore", &target, "--config", data, "--generation", "x"],
+            2,
+            "no generation",
+        ),
+        (&["backup", "prune", &target, "--keep", "0"], 2, "--yes"),
+    ];
+    for (arguments, exit, what) in refusals {
+        let ran = cluster.cairn_alone(arguments);
+        assert!(ran.code == exit && ran.stderr.contains(what), "{arguments:?}: {ran:?}");
+    }
+    let pruned =
+        cluster.cairn_alone(&["backup", "prune", &target, "--keep", "1", "--yes", "-o", "json"]);
+    assert_eq!(json_of(&pruned)["objects"], 0);
+    json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
+}
