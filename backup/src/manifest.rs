@@ -3,7 +3,7 @@
 //! One line says `cairn-backup`, the CRC-32 of the JSON behind it, and its length.
 
 use crate::error::{Error, Result};
-use crate::target::{Target, is_name, manifest_path};
+use crate::target::{Target, head_path, is_name, is_path, manifest_path};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -12,8 +12,12 @@ use std::collections::BTreeSet;
 const FORMAT: u32 = 1;
 /// More than any backup has.
 const OBJECTS_MAX: usize = 1 << 22;
-/// The most bytes of an object once it is decompressed.
-pub(crate) const RAW_BYTES_MAX: u64 = 1 << 30;
+/// The most bytes of a head, of a manifest, and of objects once they are decompressed: what a hostile
+/// target can make a reader hold.
+const HEAD_BYTES_MAX: u64 = 1 << 20;
+const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const RECORDS_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const VALUES_BYTES_MAX: u64 = 1 << 30;
 
 /// What a backup is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,15 +82,6 @@ pub struct Object {
     pub crc32: u32,
 }
 
-/// Whether this may be the path of an object: a name, a kind and a number.
-fn is_path(path: &str, kind: &str) -> bool {
-    let file = path.split_once('/').filter(|(name, _)| is_name(name)).map(|(_, file)| file);
-    let number = file.and_then(|file| file.strip_prefix(kind)?.strip_prefix('-'));
-    number.is_some_and(|number| {
-        (6..10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit())
-    })
-}
-
 impl Head {
     /// Stores it under the backup's name, as the first object.
     pub(crate) async fn store(&self, target: &Target, name: &str) -> Result<()> {
@@ -94,12 +89,12 @@ impl Head {
             let reason = "a backup's name has letters, digits and hyphens, 64 at most".into();
             return Err(Error::Target { text: name.into(), reason });
         }
-        target.create(&format!("{name}/head"), sealed(self)?).await
+        target.create(&head_path(name), sealed(self)?).await
     }
 
     /// `None` if there is none that can be read.
     pub(crate) async fn load(target: &Target, name: &str) -> Result<Option<Head>> {
-        let bytes = target.get(&format!("{name}/head")).await?;
+        let bytes = target.get(&head_path(name), HEAD_BYTES_MAX).await?;
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
         Ok(json.and_then(|json| serde_json::from_str(json).ok()))
     }
@@ -161,7 +156,8 @@ impl Manifest {
         if !is_name(name) {
             return Err(missing());
         }
-        let bytes = target.get(&manifest_path(name)).await?.ok_or_else(missing)?;
+        let bytes =
+            target.get(&manifest_path(name), MANIFEST_BYTES_MAX).await?.ok_or_else(missing)?;
         Manifest::decode(name, &bytes)
     }
 
@@ -187,12 +183,11 @@ impl Manifest {
         if records > OBJECTS_MAX || values > OBJECTS_MAX {
             return Err(damaged(format!("its manifest names {} objects", records + values)));
         }
-        let fits =
-            |object: &&Object| object.raw_bytes <= RAW_BYTES_MAX && object.bytes <= RAW_BYTES_MAX;
-        let odd = self.records.iter().find(|object| !is_path(&object.path, "records"));
-        let odd =
-            odd.or_else(|| self.values.iter().find(|object| !is_path(&object.path, "values")));
-        let odd = odd.or_else(|| self.objects().find(|object| !fits(object)));
+        let fits = |object: &Object, kind, most| {
+            is_path(&object.path, kind) && object.raw_bytes <= most && object.bytes <= most
+        };
+        let odd = self.records.iter().find(|o| !fits(o, "records", RECORDS_BYTES_MAX));
+        let odd = odd.or_else(|| self.values.iter().find(|o| !fits(o, "values", VALUES_BYTES_MAX)));
         if let Some(object) = odd {
             return Err(damaged(format!("its manifest names an object `{}`", object.path)));
         }

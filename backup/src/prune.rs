@@ -2,11 +2,12 @@
 //!
 //! What holds here: an object goes only when no manifest that stays names it. What is younger than a
 //! day and has no manifest is a backup under way: that stays, with all that it builds on. Manifests go
-//! first, so a prune that is broken off leaves no backup without an object.
+//! first, so a prune that is broken off leaves no backup without an object. Where a backup begins
+//! meanwhile, the objects stay for the next prune. What no backup wrote is not touched.
 
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest};
-use crate::target::{Target, manifest_path};
+use crate::target::{Target, head_path, manifest_path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
@@ -64,8 +65,7 @@ pub async fn prune(
         clusters.entry(cluster).or_default().push((manifest.ended, name.clone()));
     }
     // What is under way, and all that it builds on.
-    let is_young =
-        |latest: Option<SystemTime>| latest.is_none_or(|latest| latest + UNDER_WAY > now);
+    let is_young = |latest: Option<SystemTime>| is_younger(latest, UNDER_WAY, now);
     let mut under_way: BTreeSet<String> = BTreeSet::new();
     let mut bases: BTreeSet<String> = BTreeSet::new();
     let mut look: Vec<String> = found
@@ -84,8 +84,8 @@ pub async fn prune(
         backups.sort_unstable();
         let old = backups.len().saturating_sub(keep.last);
         for (ended, name) in backups.into_iter().take(old) {
-            let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(ended);
-            if ended + keep.within <= now && !bases.contains(&name) {
+            let ended = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(ended));
+            if !is_younger(ended, keep.within, now) && !bases.contains(&name) {
                 stays.remove(&name);
                 goes.push(name);
             }
@@ -102,7 +102,9 @@ pub async fn prune(
     let mut pruned = Pruned { backups: goes.clone(), ..Pruned::default() };
     let mut objects = Vec::new();
     for (name, found) in &found {
-        if stays.contains_key(name) || under_way.contains(name) {
+        // Without a head it is no backup's folder.
+        let is_ours = found.objects.contains_key(&head_path(name));
+        if !is_ours || stays.contains_key(name) || under_way.contains(name) {
             continue;
         }
         for (path, bytes) in &found.objects {
@@ -119,8 +121,22 @@ pub async fn prune(
     for name in &goes {
         target.remove(&manifest_path(name)).await?;
     }
+    // One that began meanwhile may need what is to go.
+    let again = target.find().await?;
+    if again.keys().any(|name| !found.contains_key(name)) {
+        pruned.objects = 0;
+        pruned.bytes = 0;
+        return Ok(pruned);
+    }
+    // Heads go last: without one nobody finds the rest again.
+    objects.sort_by_key(|path| path.ends_with("/head"));
     for path in objects {
         target.remove(path).await?;
     }
     Ok(pruned)
+}
+
+/// Whether this time is less than so long ago. One that nobody can tell is.
+fn is_younger(time: Option<SystemTime>, than: Duration, now: SystemTime) -> bool {
+    time.and_then(|time| time.checked_add(than)).is_none_or(|until| until > now)
 }

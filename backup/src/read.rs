@@ -4,7 +4,7 @@
 //! reached only if all of it together is the state that the manifest says.
 
 use crate::error::{Error, Result, shown};
-use crate::manifest::{Manifest, Object, RAW_BYTES_MAX};
+use crate::manifest::{Manifest, Object};
 use crate::record::{Item, Piece, Record, Summary, matches};
 use crate::target::Target;
 use bytes::Bytes;
@@ -91,6 +91,11 @@ impl Items {
             return Ok(None);
         };
         self.summary.add(&record).map_err(|error| damaged(error.to_string()))?;
+        let head = &self.expected.head;
+        if (record.term, record.index) > (head.term, head.index) {
+            let key = shown(&record.key);
+            return Err(damaged(format!("key {key} has a version behind the backup's own index")));
+        }
         let value = match record.length {
             0 => Bytes::new(),
             _ => self.values.read(&record).await?,
@@ -225,7 +230,13 @@ fn spawn_fetch(target: &Target, name: &str, object: Object) -> JoinHandle<Result
 pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Result<Bytes> {
     let Object { path, bytes: length, raw_bytes, zstd, crc32, .. } = object.clone();
     let damaged = |what: String| Error::Damaged { name: name.into(), what };
-    let stored = target.get(&path).await?;
+    let stored = target.get(&path, length).await;
+    let stored = match stored {
+        Err(Error::Target { reason, .. }) => {
+            return Err(damaged(format!("object `{path}`: {reason}")));
+        }
+        stored => stored?,
+    };
     let stored = stored.ok_or_else(|| damaged(format!("object `{path}` is not there")))?;
     if stored.len() as u64 != length {
         return Err(damaged(format!("object `{path}` has {} of {length} bytes", stored.len())));
@@ -249,7 +260,6 @@ pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Resul
 
 /// At most so many bytes, however many a hostile object would make.
 pub(crate) fn decompress(stored: &[u8], most: u64) -> std::result::Result<Bytes, String> {
-    let most = most.min(RAW_BYTES_MAX);
     let mut raw = Vec::new();
     let decoder = zstd::stream::read::Decoder::new(stored).map_err(|error| error.to_string())?;
     let read = decoder.take(most + 1).read_to_end(&mut raw);

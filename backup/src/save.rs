@@ -8,7 +8,7 @@
 //! the end every object is there with its length, and then the manifest is written.
 
 use crate::error::{Error, Result, shown};
-use crate::manifest::{Head, Manifest, Object};
+use crate::manifest::{Head, Manifest, Object, RECORDS_BYTES_MAX};
 use crate::read::{Records, decode_piece, decompress};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
 use crate::target::{Found, Target, manifest_path};
@@ -83,7 +83,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The finished backup `base`, and the latest one of this cluster that was broken off.
+    /// The finished backup `base`, and, with `resume`, the latest one of this cluster that was broken off.
     ///
     /// # Errors
     /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Store`].
@@ -92,6 +92,7 @@ impl Sources {
         cluster: &str,
         generation: u32,
         base: Option<&str>,
+        resume: bool,
     ) -> Result<Sources> {
         let found = target.find().await?;
         let mut sources = Sources::default();
@@ -100,7 +101,7 @@ impl Sources {
             sources.base = Some(name.to_owned());
             sources.all.push(source);
         }
-        let unfinished = found.iter().filter(|(_, found)| !found.finished);
+        let unfinished = found.iter().filter(|(_, found)| resume && !found.finished);
         let mut unfinished: Vec<_> = unfinished.map(|(name, f)| (f.latest, name)).collect();
         unfinished.sort_unstable();
         while let Some((_, name)) = unfinished.pop() {
@@ -160,9 +161,9 @@ async fn broken_off(
     let (mut records, mut objects, mut last) = (Vec::new(), HashMap::new(), None);
     loop {
         let path = path_of(name, "records", records.len());
-        let Some(stored) = target.get(&path).await? else { break };
+        let Ok(Some(stored)) = target.get(&path, RECORDS_BYTES_MAX).await else { break };
         let (bytes, crc32) = (stored.len() as u64, crc32fast::hash(&stored));
-        let raw = spawn_blocking(move || decompress(&stored, u64::MAX)).await;
+        let raw = spawn_blocking(move || decompress(&stored, RECORDS_BYTES_MAX)).await;
         let Ok(Ok(raw)) = raw else { break };
         let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
         let named: Vec<Object> = named.iter().map(Object::from).collect();
@@ -366,6 +367,17 @@ impl Saver {
         let path = path_of(&self.manifest.name, "records", number);
         self.manifest.records.push(write(&self.target, path, number as u32, raw, true).await?);
         Ok(())
+    }
+
+    /// Writes what waits, for the next one to go on with: this one cannot be finished.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn break_off(mut self) -> Result<()> {
+        match self.records.is_empty() {
+            true => Ok(()),
+            false => self.write_records().await,
+        }
     }
 
     /// Finishes the backup. It is there when this returns.

@@ -24,6 +24,20 @@ pub(crate) fn manifest_path(name: &str) -> String {
     format!("{name}/manifest")
 }
 
+/// Where the head of a backup is: its first object.
+pub(crate) fn head_path(name: &str) -> String {
+    format!("{name}/head")
+}
+
+/// Whether this may be the path of an object: a name, a kind and a number.
+pub(crate) fn is_path(path: &str, kind: &str) -> bool {
+    let file = path.split_once('/').filter(|(name, _)| is_name(name)).map(|(_, file)| file);
+    let number = file.and_then(|file| file.strip_prefix(kind)?.strip_prefix('-'));
+    number.is_some_and(|number| {
+        (6..10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
 /// A place for backups. Clones share it.
 #[derive(Clone)]
 pub struct Target {
@@ -86,9 +100,14 @@ impl Target {
         put.map(drop).map_err(|error| self.failed(error))
     }
 
-    /// An object's bytes; `None` if it is not there.
-    pub(crate) async fn get(&self, path: &str) -> Result<Option<Bytes>> {
+    /// An object's bytes, at most so many; `None` if it is not there.
+    pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
         let got = match self.store.get(&Path::from(path)).await {
+            Ok(got) if got.meta.size > most => {
+                let text = format!("{}/{path}", self.text);
+                let reason = format!("it has {} bytes; at most {most} are read", got.meta.size);
+                return Err(Error::Target { text, reason });
+            }
             Ok(got) => got.bytes().await,
             Err(error) => Err(error),
         };
@@ -119,6 +138,10 @@ impl Target {
             let Some((name, _)) = path.split_once('/').filter(|(name, _)| is_name(name)) else {
                 continue;
             };
+            let kinds = ["values", "records"].iter().any(|kind| is_path(path, kind));
+            if !kinds && path != head_path(name) && path != manifest_path(name) {
+                continue;
+            }
             let found = found.entry(name.to_owned()).or_default();
             found.finished |= path == manifest_path(name);
             found.objects.insert(path.to_owned(), meta.size);

@@ -94,7 +94,7 @@ impl Cluster {
         base: Option<&str>,
         most: usize,
     ) -> crate::Result<Option<Manifest>> {
-        let sources = Sources::find(target, "shop", 1, base).await?;
+        let sources = Sources::find(target, "shop", 1, base, true).await?;
         let items = self.items(&sources);
         let keys = items.len();
         let mut saver = Saver::begin_with(target, name, self.head(), sources, SMALL).await?;
@@ -410,6 +410,55 @@ fn a_prune_that_is_broken_off_leaves_only_whole_backups() {
             assert_eq!(files(&folder).len(), kept.objects().count() + 2);
         });
     }
+}
+
+/// The story: a folder also held what others wrote, and pruning took that for the rest of a backup.
+#[test]
+fn pruning_touches_nothing_that_no_backup_wrote() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(10);
+        cluster.save(&target, "b0", None).await;
+        cluster.save(&target, "b1", None).await;
+        let others =
+            ["postgres/base", "b0/notes", "b0/deeper/values-000000", "x/values-000000", "y"];
+        for path in others {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "mine").unwrap();
+        }
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        assert_eq!(prune(&target, &keep, &[], later, false).await.unwrap().backups, ["b0"]);
+        assert!(others.iter().all(|path| folder.path().join(path).exists()));
+        assert!(!folder.path().join("b0/head").exists());
+        cluster.check(&target, "b1").await;
+        let for_ever = Keep { last: 0, within: Duration::MAX };
+        assert_eq!(prune(&target, &for_ever, &[], later, false).await.unwrap().backups.len(), 0);
+    });
+}
+
+/// The connection broke: the next save gets only what is missing.
+#[test]
+fn what_was_received_before_a_break_is_not_sent_again() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(11);
+        let items = cluster.items(&Sources::default());
+        let begun = Saver::begin(&target, "broken", cluster.head(), Sources::default()).await;
+        let mut saver = begun.unwrap();
+        for item in items.iter().take(50) {
+            saver.add(item.clone()).await.unwrap();
+        }
+        saver.break_off().await.unwrap();
+        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        assert_eq!(sources.held()[0].through_key.as_ref(), Some(&items[49].key));
+        let sent = cluster.items(&sources);
+        assert!(sent[..50].iter().all(|item| item.value.is_none() || item.length == 0));
+        cluster.save(&target, "whole", None).await;
+        cluster.check(&target, "whole").await;
+        assert!(Sources::find(&target, "shop", 1, None, false).await.unwrap().held().is_empty());
+    });
 }
 
 #[test]

@@ -36,6 +36,9 @@ pub enum Error {
         /// What happened.
         why: String,
     },
+    /// The configuration is not one to restore with. Nothing was changed.
+    #[error("{0}")]
+    NotRestored(&'static str),
     /// A backup cannot be used.
     #[error(transparent)]
     Backup(#[from] cairn_backup::Error),

@@ -17,10 +17,14 @@ use clap::{Args, Subcommand};
 use futures::future::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// How long a node may take to answer, before it sends anything.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The end of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
 
 #[derive(Args)]
 pub(crate) struct BackupArgs {
@@ -110,9 +114,9 @@ struct RestoreArgs {
     #[arg(long)]
     size: Option<String>,
 
-    /// The generation that the first member's restore printed: for the other members
-    #[arg(long, value_name = "GENERATION")]
-    generation: Option<String>,
+    /// The key that the first member's restore printed: for the other members
+    #[arg(long, value_name = "KEY")]
+    restore_key: Option<String>,
 }
 
 pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exit> {
@@ -175,46 +179,15 @@ async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
         Some("latest") => Some(latest(&target, Some(&status)).await?),
         since => since.map(str::to_owned),
     };
-    let (cluster, generation) = (&status.cluster, status.generation);
-    let sources = Sources::find(&target, cluster, generation, base.as_deref()).await?;
-    let resumes = sources.resumes().map(str::to_owned);
-    let held = sources
-        .held()
-        .into_iter()
-        .map(|held| HeldValues { through: held.through, through_key: held.through_key });
-    let mut state = client.operator().state(&endpoint, &held.collect::<Vec<_>>()).await?;
-    let from = state.head().clone();
-    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let name: String = now
-        .chars()
-        .map(|c| if c == 'T' { '-' } else { c })
-        .filter(|c| *c != ':' && *c != 'Z')
-        .collect();
-    let name = format!("{name}-{}", from.index);
-    let head = Head {
-        cluster: from.cluster,
-        generation: from.generation,
-        cluster_version: from.cluster_version,
-        term: from.term,
-        index: from.index,
-        release: from.release,
-        base: None,
-        resumes: None,
-        began: 0,
-    };
-    let mut saver = Saver::begin(&target, &name, head, sources).await?;
-    let shown = bar(from.keys, "saving").with_position(0);
-    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} keys {eta}") {
-        shown.set_style(style);
-    }
-    while let Some(items) = state.next().await? {
-        shown.inc(items.len() as u64);
-        for StateItem { key, term, index, length, hash, value, .. } in items {
-            saver.add(Item { key, term, index, length, hash, value }).await?;
+    let saved = save_from(&client, &endpoint, &status, &target, base.as_deref(), true).await;
+    let (manifest, resumes) = match saved {
+        // What was broken off is of no use: it is damaged, or of another history.
+        Err((error, Some(_))) if is_of_source(&error) => {
+            save_from(&client, &endpoint, &status, &target, base.as_deref(), false).await
         }
+        saved => saved,
     }
-    let manifest = saver.finish(from.keys).await?;
-    shown.finish_and_clear();
+    .map_err(|(error, _)| error)?;
     let new = own_bytes(&manifest);
     output.either(
         || {
@@ -244,6 +217,82 @@ async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// A backup, and the one that was broken off with which it goes on; or an error, and the same.
+type Saved = Result<(Manifest, Option<String>), (anyhow::Error, Option<String>)>;
+
+/// Whether the error is about what a backup builds on.
+fn is_of_source(error: &anyhow::Error) -> bool {
+    use cairn_backup::Error::{Damaged, History};
+    matches!(error.downcast_ref(), Some(Damaged { .. } | History { .. }))
+}
+
+async fn save_from(
+    client: &Client,
+    endpoint: &str,
+    status: &NodeStatus,
+    target: &Target,
+    base: Option<&str>,
+    resume: bool,
+) -> Saved {
+    let (cluster, generation) = (&status.cluster, status.generation);
+    let sources = Sources::find(target, cluster, generation, base, resume).await;
+    let sources = sources.map_err(|error| (error.into(), None))?;
+    let resumes = sources.resumes().map(str::to_owned);
+    match save_beside(client, endpoint, target, sources).await {
+        Ok(manifest) => Ok((manifest, resumes)),
+        Err(error) => Err((error, resumes)),
+    }
+}
+
+async fn save_beside(
+    client: &Client,
+    endpoint: &str,
+    target: &Target,
+    sources: Sources,
+) -> anyhow::Result<Manifest> {
+    let held = sources.held().into_iter();
+    let held = held
+        .map(|held| HeldValues { through: held.through, through_key: held.through_key })
+        .collect::<Vec<_>>();
+    let mut state = client.operator().state(endpoint, &held).await?;
+    let from = state.head().clone();
+    let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let now: String = now.chars().filter(|c| c.is_ascii_digit() || *c == 'T').collect();
+    let name = format!("{}-{}", now.replace('T', "-"), from.index);
+    let head = Head {
+        cluster: from.cluster,
+        generation: from.generation,
+        cluster_version: from.cluster_version,
+        term: from.term,
+        index: from.index,
+        release: from.release,
+        base: None,
+        resumes: None,
+        began: 0,
+    };
+    let mut saver = Saver::begin(target, &name, head, sources).await?;
+    let shown = bar(from.keys, "saving");
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} keys {eta}") {
+        shown.set_style(style);
+    }
+    loop {
+        let items = match state.next().await {
+            Ok(Some(items)) => items,
+            Ok(None) => break,
+            Err(error) => {
+                saver.break_off().await?;
+                return Err(error.into());
+            }
+        };
+        shown.inc(items.len() as u64);
+        for StateItem { key, term, index, length, hash, value, .. } in items {
+            saver.add(Item { key, term, index, length, hash, value }).await?;
+        }
+    }
+    shown.finish_and_clear();
+    Ok(saver.finish(from.keys).await?)
+}
+
 /// The bytes of the objects that this backup wrote itself.
 fn own_bytes(manifest: &Manifest) -> u64 {
     let own = |path: &str| path.split('/').next() == Some(manifest.name.as_str());
@@ -252,18 +301,25 @@ fn own_bytes(manifest: &Manifest) -> u64 {
 
 /// The latest backup; with a status, of that cluster.
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
-    let found = Manifest::list(target).await?;
-    let is_of = |manifest: &Manifest| {
-        let head = &manifest.head;
-        of.is_none_or(|of| (&head.cluster, head.generation) == (&of.cluster, of.generation))
-    };
-    let ended = found.into_iter().filter_map(|(name, manifest)| {
-        let manifest = manifest.ok().filter(is_of)?;
-        Some((manifest.ended, name))
-    });
-    ended.max().map(|(_, name)| name).ok_or_else(|| {
-        UsageError(format!("there is no backup of this cluster at {}", target.text())).into()
-    })
+    let mut found = Vec::new();
+    for (_, manifest) in Manifest::list(target).await? {
+        // A damaged one may be the latest.
+        found.push(manifest?);
+    }
+    if let Some(of) = of {
+        found.retain(|Manifest { head, .. }| {
+            (&head.cluster, head.generation) == (&of.cluster, of.generation)
+        });
+    }
+    let clusters: BTreeSet<_> =
+        found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();
+    if clusters.len() > 1 {
+        let why = format!("{} has backups of several clusters: name one", target.text());
+        return Err(UsageError(why).into());
+    }
+    let latest = found.into_iter().max_by_key(|found| (found.ended, found.head.index));
+    let nothing = || UsageError(format!("there is no backup of this cluster at {}", target.text()));
+    latest.map(|found| found.name).ok_or_else(|| nothing().into())
 }
 
 async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
@@ -296,7 +352,7 @@ fn as_json(manifest: &Manifest) -> Value {
 }
 
 fn time_text(seconds: u64) -> String {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_SECOND));
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
@@ -437,11 +493,13 @@ async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
         layers.set("storage.size", size, Source::Flag("--size".into()))?;
     }
     let config = NodeConfig::from_layers(&layers)?;
-    let generation = match &args.generation {
-        None => rand::random_range(1..=u32::MAX),
-        Some(text) => u32::from_str_radix(text, 16).ok().filter(|number| *number > 0).ok_or_else(
-            || UsageError(format!("`{text}` is no generation: expected the eight digits that the first restore printed")),
-        )?,
+    let key = match &args.restore_key {
+        None => rand::random(),
+        Some(text) => u64::from_str_radix(text, 16).map_err(|_| {
+            UsageError(format!(
+                "`{text}` is no key: expected what the first member's restore printed"
+            ))
+        })?,
     };
     let backup = opened(&args.named).await?;
     let directory = config.data_directory.display().to_string();
@@ -450,23 +508,25 @@ async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
     let note = |estimate: &zeroing::Estimate| estimate.note(output);
     let member = zeroing::show(message, &note, async |progress| {
         let done = |bytes| shown.set_position(bytes);
-        cairn_node::restore(&config, &backup, generation, progress, done).await
+        cairn_node::restore(&config, &backup, key, progress, done).await
     });
     let member = member.await?;
     shown.finish_and_clear();
-    let (manifest, generation) = (backup.manifest(), generation_text(generation));
+    let (manifest, generation) = (backup.manifest(), generation_text(member.generation));
+    let key = format!("{key:016x}");
     let voters: Vec<String> = member.voters.iter().map(ToString::to_string).collect();
     output.either(
         || {
             json!({ "directory": directory, "backup": manifest.name, "cluster": config.cluster, "slot": config.slot,
-                    "node_id": member.id.to_string(), "voters": voters, "generation": generation,
+                    "node_id": member.id.to_string(), "voters": voters, "generation": generation, "restore_key": key,
                     "keys": manifest.keys, "begins_behind": member.begins_behind })
         },
         || {
             let others = match voters.len() {
                 1 => "Start it. Other members join it with empty directories: give them `join`, and `cairn members add` them.".to_owned(),
                 _ => format!(
-                    "Before you start it, do the same for each other member, with its configuration and --generation {generation}."
+                    "Before you start it, do the same for each other member, of the same backup ({}), with its configuration and --restore-key {key}.",
+                    manifest.name
                 ),
             };
             format!(

@@ -100,7 +100,12 @@ pub(crate) fn of(error: &anyhow::Error) -> Exit {
     }
     use cairn_node::Error as NodeError;
     let configuration = match error.downcast_ref() {
-        Some(NodeError::Config(_) | NodeError::ModeRefused { .. } | NodeError::Doctor(_)) => true,
+        Some(
+            NodeError::Config(_)
+            | NodeError::NotRestored(_)
+            | NodeError::ModeRefused { .. }
+            | NodeError::Doctor(_),
+        ) => true,
         Some(NodeError::NothingJustified { .. }) => return Exit::NothingJustified,
         _ => error.is::<cairn_node::doctor::Error>(),
     };

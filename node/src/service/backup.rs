@@ -6,6 +6,7 @@
 //! the transport has sent it. Few streams are open at once.
 
 use super::{Inner, read};
+use crate::access::Need;
 use crate::admission::caller::Caller;
 use crate::admission::refusal;
 use bytes::Bytes;
@@ -70,6 +71,7 @@ pub(super) async fn backup(
     budget: Duration,
     streams: Arc<Semaphore>,
 ) -> Result<Parts, Status> {
+    caller.may(Need::List(b""))?;
     let permit = streams.try_acquire_owned().map_err(|_| {
         refusal::refused(format!(
             "this node sends its state to {STREAMS} others already: wait until one has ended, or ask another member"

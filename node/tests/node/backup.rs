@@ -133,17 +133,17 @@ async fn a_backup_under_load_is_the_state_of_one_index_and_a_new_cluster_begins_
 /// Loses all disks, and makes new ones of the backup.
 async fn restore_all(cluster: &mut Cluster, target: &str, name: &str) {
     cluster.kill_all();
-    let mut generation: Option<String> = None;
+    let mut key: Option<String> = None;
     for node in 0..cluster.len() {
         cluster.lose_disk(node);
         let mut restore = vec!["backup", "restore", target, name, "-o", "json"];
         restore.extend(["--config", cluster.config(node)]);
-        if let Some(generation) = &generation {
-            restore.extend(["--generation", generation]);
+        if let Some(key) = &key {
+            restore.extend(["--restore-key", key]);
         }
         let restored = json_of(&cluster.cairn_alone(&restore));
-        let own = restored["generation"].as_str().expect("a generation").to_owned();
-        assert_eq!(*generation.get_or_insert(own.clone()), own);
+        let own = restored["restore_key"].as_str().expect("a key").to_owned();
+        assert_eq!(*key.get_or_insert(own.clone()), own);
         assert_eq!(restored["voters"].as_array().map(Vec::len), Some(3));
     }
     cluster.start_all().await;
@@ -252,11 +252,7 @@ async fn what_cannot_be_done_says_why_and_changes_nothing() {
         (&["backup", "verify", &target, "nothing"], 3, "there is no backup `nothing`"),
         (&["backup", "verify", &target, "../up"], 3, "there is no backup `../up`"),
         (&["backup", "restore", &target, "--config", data], 1, "already is a Cairn data directory"),
-        (
-            &["backup", "restore", &target, "--config", data, "--generation", "x"],
-            2,
-            "no generation",
-        ),
+        (&["backup", "restore", &target, "--config", data, "--restore-key", "x"], 2, "is no key"),
         (&["backup", "prune", &target, "--keep", "0"], 2, "--yes"),
     ];
     for (arguments, exit, what) in refusals {

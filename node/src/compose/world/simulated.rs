@@ -248,6 +248,8 @@ pub struct RestoredMember {
     pub id: cairn_raft::NodeId,
     /// The voters of the new cluster.
     pub voters: Vec<cairn_raft::NodeId>,
+    /// The generation of the new cluster.
+    pub generation: u32,
     /// Versions up to this one are those of the old cluster, or none.
     pub begins_behind: u64,
 }
@@ -259,7 +261,7 @@ pub struct RestoredMember {
 pub async fn restore(
     _config: &NodeConfig,
     _backup: &cairn_backup::Backup,
-    _generation: u32,
+    _key: u64,
     _zeroing: Progress<'_>,
     _restored: impl FnMut(u64),
 ) -> Result<RestoredMember, Error> {

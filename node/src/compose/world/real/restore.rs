@@ -11,7 +11,6 @@ use crate::error::{Error, RESTORING};
 use cairn_backup::{Backup, Item};
 use cairn_engine::{Engine, Identity, LogId, SnapshotKey};
 use cairn_raft::{GROUP, MemberAddress, NodeId, Restored};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of values that are given to the engine at once.
@@ -26,43 +25,57 @@ pub struct RestoredMember {
     pub id: NodeId,
     /// The voters of the new cluster.
     pub voters: Vec<NodeId>,
+    /// The generation of the new cluster.
+    pub generation: u32,
     /// Versions up to this one are those of the old cluster, or none.
     pub begins_behind: u64,
 }
 
-/// Makes the directory of this configuration from the backup, for a new cluster of this generation with
-/// the members of the configuration. Each of them makes its own of the same backup, with the same
-/// generation, and has the same state and knows the others.
+/// Makes the directory of this configuration from the backup, for a new cluster with the members of the
+/// configuration, or of this one alone. Each of them makes its own of the same backup, with the same
+/// members and the same `key`, and has the same state and knows the others.
 ///
 /// # Errors
-/// `Config`; `Engine`, also if the directory is not empty, or too small; `Backup`. The directory is of
-/// no use then: remove its files, and begin again.
+/// `Config`; `Engine`, also if the directory is not empty, or too small; `Replica`, if the backup is of
+/// a later release; `HalfRestored`, if it breaks off.
 pub async fn restore(
     config: &NodeConfig,
     backup: &Backup,
-    generation: u32,
+    key: u64,
     zeroing: Progress<'_>,
     mut restored: impl FnMut(u64),
 ) -> Result<RestoredMember, Error> {
     config.validate()?;
+    let mut members = config.members.clone();
+    if members.is_empty() && !config.has_peers() {
+        members.insert(config.slot, MemberAddress::default());
+    }
+    if !members.contains_key(&config.slot) {
+        return Err(Error::NotRestored(
+            "the configuration names other members, and not this one: a member that joins a cluster needs no backup, but an \
+             empty directory; else name all members of the new cluster in `[members]`, this one too",
+        ));
+    }
+    if config.storage.format_empty {
+        return Err(Error::NotRestored(
+            "`storage.format_empty` would make an empty member of what a restore that breaks off leaves: unset it while you \
+             restore",
+        ));
+    }
     let manifest = backup.manifest();
-    let identity = |slot| Restored::identity(&config.cluster, &manifest.state, generation, slot);
-    let id_of = |slot| {
-        let Identity { slot, incarnation, .. } = identity(slot);
-        NodeId::new(slot, incarnation)
-    };
-    let own = identity(config.slot);
-    let mut members: BTreeMap<NodeId, MemberAddress> =
-        config.members.iter().map(|(slot, address)| (id_of(*slot), address.clone())).collect();
-    members.entry(id_of(config.slot)).or_default();
     let head = &manifest.head;
     let plan = Restored {
+        cluster: config.cluster.clone(),
         members,
-        generation,
+        key,
+        state: manifest.state.clone(),
         last: LogId { term: head.term, index: head.index },
+        generation: head.generation,
         version: head.cluster_version,
     };
     let begins_behind = plan.begins_behind()?.index;
+    let own = plan.identity(config.slot);
+    let id = NodeId::new(own.slot, own.incarnation);
     let unfinished = Identity { cluster: RESTORING.to_owned(), ..own };
     format_for(config, &unfinished, zeroing).await?;
     fill(config, backup, &plan, &mut restored).await.map_err(|error| Error::HalfRestored {
@@ -70,8 +83,9 @@ pub async fn restore(
         why: error.to_string(),
     })?;
     Ok(RestoredMember {
-        id: id_of(config.slot),
-        voters: plan.members.into_keys().collect(),
+        id,
+        voters: plan.voters().into_keys().collect(),
+        generation: plan.new_generation(),
         begins_behind,
     })
 }
