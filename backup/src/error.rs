@@ -24,8 +24,25 @@ pub enum Error {
         #[source]
         source: object_store::Error,
     },
+    /// An object is longer than one of its kind can be.
+    #[error(
+        "`{path}` has {bytes} bytes, and no backup wrote more than {most} there: no backup wrote it, or it is damaged"
+    )]
+    TooLong {
+        /// The object.
+        path: String,
+        /// Its length.
+        bytes: u64,
+        /// The most that are read.
+        most: u64,
+    },
+    /// A task of this process did not end.
+    #[error("a task of this process ended early: {0}; try again")]
+    Task(String),
     /// There is no such backup, or it was never finished.
-    #[error("there is no backup `{name}` at {target}")]
+    #[error(
+        "there is no backup `{name}` at {target}; `cairn backup list` shows those that are there"
+    )]
     Missing {
         /// The target.
         target: String,
@@ -33,7 +50,9 @@ pub enum Error {
         name: String,
     },
     /// Something is not as it was written.
-    #[error("backup `{name}` is damaged: {what}")]
+    #[error(
+        "backup `{name}` is damaged: {what}; use another one, and `cairn backup prune --remove {name}` removes it"
+    )]
     Damaged {
         /// The backup.
         name: String,
@@ -52,6 +71,11 @@ pub enum Error {
         /// The newest that this release reads.
         newest: u32,
     },
+    /// A backup under way builds on it.
+    #[error(
+        "a backup under way builds on `{0}`: remove it when that has ended, or a day after it was broken off"
+    )]
+    Needed(String),
     /// The cluster says that an earlier backup has a value, and it has not.
     #[error(
         "the cluster's history is not the one that backup `{base}` was taken of: key {key} has a version that is not in it. \

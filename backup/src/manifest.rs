@@ -36,8 +36,8 @@ pub struct Head {
     pub release: String,
     /// The finished backup that this one builds on.
     pub base: Option<String>,
-    /// The backup that was broken off, and with which this one goes on.
-    pub resumes: Option<String>,
+    /// The backups that were broken off, and with which this one goes on.
+    pub resumes: Vec<String>,
     /// When it was begun, in seconds since 1970.
     pub began: u64,
 }
@@ -232,7 +232,7 @@ mod tests {
             index: 1000,
             release: "0.1.0".into(),
             base: None,
-            resumes: None,
+            resumes: Vec::new(),
             began: 1,
         };
         let object = Object {

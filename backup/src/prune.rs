@@ -2,17 +2,22 @@
 //!
 //! What holds here: an object goes only when no manifest that stays names it. What is younger than a
 //! day and has no manifest is a backup under way: that stays, with all that it builds on. Manifests go
-//! first, so a prune that is broken off leaves no backup without an object. Where a backup begins
-//! meanwhile, the objects stay for the next prune. What no backup wrote is not touched.
+//! first, so a prune that is broken off leaves no backup without an object. A backup that begins meanwhile
+//! stores its head and then looks whether its base is still there; a prune removes manifests and then
+//! looks for heads that are new, before it removes an object: one of the two sees the other. A folder
+//! without a head that can be read is no backup's, and is not touched.
 
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest};
-use crate::target::{Target, head_path, manifest_path};
+use crate::target::{Target, manifest_path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 /// A backup under way writes more often.
 const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Which of two backups of a cluster is the later one: their terms and indexes. Clocks may be ahead.
+type Age = (u64, u64);
 
 /// Which backups of each cluster stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +53,16 @@ pub async fn prune(
     dry_run: bool,
 ) -> Result<Pruned> {
     let found = target.find().await?;
+    let seen: BTreeSet<String> = found.keys().cloned().collect();
+    let mut heads: BTreeMap<String, Head> = BTreeMap::new();
+    for name in found.keys() {
+        // Without a head that can be read it is no backup's folder.
+        if let Ok(Some(head)) = Head::load(target, name).await {
+            heads.insert(name.clone(), head);
+        }
+    }
+    let found: BTreeMap<_, _> =
+        found.into_iter().filter(|(name, _)| heads.contains_key(name)).collect();
     for name in named {
         if !found.get(name).is_some_and(|found| found.finished) {
             let (target, name) = (target.text().to_owned(), name.clone());
@@ -59,10 +74,11 @@ pub async fn prune(
     for (name, _) in found.iter().filter(|(name, found)| found.finished && !named.contains(name)) {
         stays.insert(name.clone(), Manifest::load(target, name).await?);
     }
-    let mut clusters: BTreeMap<(String, u32), Vec<(u64, String)>> = BTreeMap::new();
+    let mut clusters: BTreeMap<(String, u32), Vec<(Age, u64, String)>> = BTreeMap::new();
     for (name, manifest) in &stays {
         let cluster = (manifest.head.cluster.clone(), manifest.head.generation);
-        clusters.entry(cluster).or_default().push((manifest.ended, name.clone()));
+        let age = (manifest.head.term, manifest.head.index);
+        clusters.entry(cluster).or_default().push((age, manifest.ended, name.clone()));
     }
     // What is under way, and all that it builds on.
     let is_young = |latest: Option<SystemTime>| is_younger(latest, UNDER_WAY, now);
@@ -74,16 +90,17 @@ pub async fn prune(
         .map(|(name, _)| name.clone())
         .collect();
     while let Some(name) = look.pop() {
-        if let Some(head) = Head::load(target, &name).await? {
-            bases.extend(head.base);
-            look.extend(head.resumes.filter(|resumes| !under_way.contains(resumes)));
+        if let Some(head) = heads.get(&name) {
+            bases.extend(head.base.clone());
+            let more = head.resumes.iter().filter(|resumed| !under_way.contains(*resumed));
+            look.extend(more.cloned());
         }
         under_way.insert(name);
     }
     for mut backups in clusters.into_values() {
         backups.sort_unstable();
         let old = backups.len().saturating_sub(keep.last);
-        for (ended, name) in backups.into_iter().take(old) {
+        for (_, ended, name) in backups.into_iter().take(old) {
             let ended = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(ended));
             if !is_younger(ended, keep.within, now) && !bases.contains(&name) {
                 stays.remove(&name);
@@ -92,19 +109,14 @@ pub async fn prune(
         }
     }
     if let Some(name) = named.iter().find(|name| bases.contains(*name)) {
-        return Err(Error::Damaged {
-            name: name.clone(),
-            what: "a backup under way builds on it; remove it when that has ended".into(),
-        });
+        return Err(Error::Needed(name.clone()));
     }
     let needed: BTreeSet<&str> =
         stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
     let mut pruned = Pruned { backups: goes.clone(), ..Pruned::default() };
     let mut objects = Vec::new();
     for (name, found) in &found {
-        // Without a head it is no backup's folder.
-        let is_ours = found.objects.contains_key(&head_path(name));
-        if !is_ours || stays.contains_key(name) || under_way.contains(name) {
+        if stays.contains_key(name) || under_way.contains(name) {
             continue;
         }
         for (path, bytes) in &found.objects {
@@ -115,6 +127,11 @@ pub async fn prune(
             }
         }
     }
+    // What it builds on was removed by a prune that did not see it begin: nobody knows what it needs.
+    if bases.iter().any(|base| !stays.contains_key(base)) {
+        (pruned.objects, pruned.bytes) = (0, 0);
+        objects.clear();
+    }
     if dry_run {
         return Ok(pruned);
     }
@@ -123,9 +140,8 @@ pub async fn prune(
     }
     // One that began meanwhile may need what is to go.
     let again = target.find().await?;
-    if again.keys().any(|name| !found.contains_key(name)) {
-        pruned.objects = 0;
-        pruned.bytes = 0;
+    if again.keys().any(|name| !seen.contains(name)) {
+        (pruned.objects, pruned.bytes) = (0, 0);
         return Ok(pruned);
     }
     // Heads go last: without one nobody finds the rest again.

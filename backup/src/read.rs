@@ -13,9 +13,10 @@ use real_tokio::task::{JoinHandle, spawn_blocking};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 
-/// Objects with values that are held at once: one that is read, the next one, and as many of the
-/// backups below it.
+/// Objects with values that are held at once, and their bytes: one that is read, the next one, and as
+/// many of the backups below it.
 const HELD: usize = 12;
+const HELD_BYTES: u64 = 512 << 20;
 
 /// A finished backup.
 pub struct Backup {
@@ -92,7 +93,7 @@ impl Items {
         };
         self.summary.add(&record).map_err(|error| damaged(error.to_string()))?;
         let head = &self.expected.head;
-        if (record.term, record.index) > (head.term, head.index) {
+        if record.term > head.term || record.index > head.index {
             let key = shown(&record.key);
             return Err(damaged(format!("key {key} has a version behind the backup's own index")));
         }
@@ -205,10 +206,15 @@ impl Values {
             None => Bytes::new(),
         };
         self.held.push_back((number, Load::Done(bytes.clone())));
-        while self.held.len() > HELD {
+        while self.held.len() > HELD || self.held.len() > 2 && self.held_bytes() > HELD_BYTES {
             self.held.pop_front();
         }
         Ok(bytes)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let bytes = |number: &u32| self.objects.get(number).map_or(0, |object| object.raw_bytes);
+        self.held.iter().map(|(number, _)| bytes(number)).sum()
     }
 
     fn begin(&self, number: u32) -> Option<Load> {
@@ -218,7 +224,7 @@ impl Values {
 }
 
 async fn joined(loading: JoinHandle<Result<Bytes>>) -> Result<Bytes> {
-    loading.await.map_err(|error| Error::Sent(format!("a task ended: {error}")))?
+    loading.await.map_err(|error| Error::Task(error.to_string()))?
 }
 
 fn spawn_fetch(target: &Target, name: &str, object: Object) -> JoinHandle<Result<Bytes>> {
@@ -232,8 +238,8 @@ pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Resul
     let damaged = |what: String| Error::Damaged { name: name.into(), what };
     let stored = target.get(&path, length).await;
     let stored = match stored {
-        Err(Error::Target { reason, .. }) => {
-            return Err(damaged(format!("object `{path}`: {reason}")));
+        Err(Error::TooLong { bytes, .. }) => {
+            return Err(damaged(format!("object `{path}` has {bytes} of {length} bytes")));
         }
         stored => stored?,
     };
@@ -250,7 +256,7 @@ pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Resul
         }
         decompress(&stored, raw_bytes)
     });
-    let raw = raw.await.map_err(|error| Error::Sent(format!("a task ended: {error}")))?;
+    let raw = raw.await.map_err(|error| Error::Task(error.to_string()))?;
     let raw = raw.map_err(|what| damaged(format!("object `{path}` {what}")))?;
     match raw.len() as u64 == raw_bytes {
         true => Ok(raw),

@@ -35,6 +35,8 @@ impl Sizes {
 
 /// About the bytes of a record beside its key.
 const RECORD_BYTES: usize = 48;
+/// Backups that were broken off, and that are built upon at once.
+const RESUMED: usize = 8;
 /// Objects that are written at once.
 const WRITES: usize = 4;
 /// zstd's level. Values are rarely worth more.
@@ -79,11 +81,11 @@ impl Source {
 pub struct Sources {
     all: Vec<Source>,
     base: Option<String>,
-    resumes: Option<String>,
+    resumes: Vec<String>,
 }
 
 impl Sources {
-    /// The finished backup `base`, and, with `resume`, the latest one of this cluster that was broken off.
+    /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off.
     ///
     /// # Errors
     /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Store`].
@@ -104,15 +106,14 @@ impl Sources {
         let unfinished = found.iter().filter(|(_, found)| resume && !found.finished);
         let mut unfinished: Vec<_> = unfinished.map(|(name, f)| (f.latest, name)).collect();
         unfinished.sort_unstable();
-        while let Some((_, name)) = unfinished.pop() {
-            let Some(head) = Head::load(target, name).await? else { continue };
+        while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED) {
+            let Ok(Some(head)) = Head::load(target, name).await else { continue };
             if (head.cluster.as_str(), head.generation) != (cluster, generation) {
                 continue;
             }
             if let Some(source) = broken_off(target, name, &head, &found).await? {
-                sources.resumes = Some(name.clone());
+                sources.resumes.push(name.clone());
                 sources.all.push(source);
-                break;
             }
         }
         Ok(sources)
@@ -123,9 +124,9 @@ impl Sources {
         self.all.iter().map(|source| source.held.clone()).collect()
     }
 
-    /// The backup that was broken off, and that this one goes on with.
-    pub fn resumes(&self) -> Option<&str> {
-        self.resumes.as_deref()
+    /// The backups that were broken off, and that this one goes on with.
+    pub fn resumes(&self) -> &[String] {
+        &self.resumes
     }
 }
 
@@ -238,6 +239,13 @@ impl Saver {
             ..head
         };
         head.store(target, name).await?;
+        // From now on a prune sees it. One that was faster has taken a manifest by now.
+        let found = target.find().await?;
+        if let Some(base) = &head.base
+            && !found.get(base).is_some_and(|found| found.finished)
+        {
+            return Err(Error::Missing { target: target.text().into(), name: base.clone() });
+        }
         Ok(Saver {
             target: target.clone(),
             manifest: Manifest::new(name.to_owned(), head),
@@ -346,8 +354,7 @@ impl Saver {
 
     async fn wait_for_one(&mut self) -> Result<()> {
         if let Some(written) = self.writes.join_next().await {
-            let written =
-                written.map_err(|error| Error::Sent(format!("a task ended: {error}")))??;
+            let written = written.map_err(|error| Error::Task(error.to_string()))??;
             self.name(written);
         }
         Ok(())
@@ -424,8 +431,8 @@ async fn write(
         let (bytes, zstd) = if worth { (packed, true) } else { (raw, false) };
         Ok::<_, std::io::Error>((crc32fast::hash(&bytes), bytes, zstd))
     });
-    let packed = packed.await.map_err(|error| Error::Sent(format!("a task ended: {error}")))?;
-    let (crc32, bytes, zstd) = packed.map_err(|error| Error::Sent(error.to_string()))?;
+    let packed = packed.await.map_err(|error| Error::Task(error.to_string()))?;
+    let (crc32, bytes, zstd) = packed.map_err(|error| Error::Task(error.to_string()))?;
     let length = bytes.len() as u64;
     target.create(&path, Bytes::from(bytes)).await?;
     Ok(Object { number, path, bytes: length, raw_bytes, zstd, crc32 })

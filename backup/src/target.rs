@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -56,6 +55,26 @@ pub struct Found {
     pub latest: Option<SystemTime>,
 }
 
+impl Found {
+    /// What a backup of this name wrote; `None` if it wrote nothing.
+    fn of(name: &str, objects: &[ObjectMeta]) -> Option<Found> {
+        let mut found = Found::default();
+        for meta in objects {
+            let path = meta.location.as_ref();
+            let kinds = ["values", "records"].iter().any(|kind| is_path(path, kind));
+            if !kinds && path != head_path(name) && path != manifest_path(name) {
+                continue;
+            }
+            found.finished |= path == manifest_path(name);
+            found.objects.insert(path.to_owned(), meta.size);
+            let written = u64::try_from(meta.last_modified.timestamp()).unwrap_or_default();
+            let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(written));
+            found.latest = found.latest.max(written);
+        }
+        (!found.objects.is_empty()).then_some(found)
+    }
+}
+
 impl Target {
     /// A folder that is there.
     ///
@@ -104,9 +123,11 @@ impl Target {
     pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
         let got = match self.store.get(&Path::from(path)).await {
             Ok(got) if got.meta.size > most => {
-                let text = format!("{}/{path}", self.text);
-                let reason = format!("it has {} bytes; at most {most} are read", got.meta.size);
-                return Err(Error::Target { text, reason });
+                return Err(Error::TooLong {
+                    path: format!("{}/{path}", self.text),
+                    bytes: got.meta.size,
+                    most,
+                });
             }
             Ok(got) => got.bytes().await,
             Err(error) => Err(error),
@@ -132,22 +153,15 @@ impl Target {
     /// [`Error::Store`].
     pub async fn find(&self) -> Result<BTreeMap<String, Found>> {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        let mut listed = self.store.list(None);
-        while let Some(meta) = listed.try_next().await.map_err(|error| self.failed(error))? {
-            let path = meta.location.as_ref();
-            let Some((name, _)) = path.split_once('/').filter(|(name, _)| is_name(name)) else {
-                continue;
-            };
-            let kinds = ["values", "records"].iter().any(|kind| is_path(path, kind));
-            if !kinds && path != head_path(name) && path != manifest_path(name) {
-                continue;
+        let folders = self.store.list_with_delimiter(None).await.map_err(|e| self.failed(e))?;
+        for folder in folders.common_prefixes {
+            let name = folder.as_ref().to_owned();
+            if is_name(&name) {
+                let objects = self.store.list_with_delimiter(Some(&folder)).await;
+                let objects = objects.map_err(|error| self.failed(error))?.objects;
+                let of_name = Found::of(&name, &objects);
+                found.extend(of_name.map(|of_name| (name, of_name)));
             }
-            let found = found.entry(name.to_owned()).or_default();
-            found.finished |= path == manifest_path(name);
-            found.objects.insert(path.to_owned(), meta.size);
-            let written = u64::try_from(meta.last_modified.timestamp()).unwrap_or_default();
-            let written = SystemTime::UNIX_EPOCH + Duration::from_secs(written);
-            found.latest = found.latest.max(Some(written));
         }
         Ok(found)
     }

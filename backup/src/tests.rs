@@ -61,7 +61,7 @@ impl Cluster {
             index: self.index,
             release: "test".into(),
             base: None,
-            resumes: None,
+            resumes: Vec::new(),
             began: 0,
         }
     }
@@ -432,9 +432,84 @@ fn pruning_touches_nothing_that_no_backup_wrote() {
         assert_eq!(prune(&target, &keep, &[], later, false).await.unwrap().backups, ["b0"]);
         assert!(others.iter().all(|path| folder.path().join(path).exists()));
         assert!(!folder.path().join("b0/head").exists());
+        let foreign = prune(&target, &keep, &["x".to_owned()], later, false).await;
+        assert!(matches!(foreign, Err(Error::Missing { .. })));
         cluster.check(&target, "b1").await;
         let for_ever = Keep { last: 0, within: Duration::MAX };
         assert_eq!(prune(&target, &for_ever, &[], later, false).await.unwrap().backups.len(), 0);
+    });
+}
+
+/// The story: a machine whose clock was ahead saved once, and its backup counted as the latest ever after.
+#[test]
+fn the_later_of_two_backups_is_that_of_the_later_index() {
+    run(async {
+        let (_folder, target) = folder();
+        let mut cluster = Cluster::new(12);
+        cluster.save(&target, "z-first", None).await;
+        cluster.work(10);
+        cluster.save(&target, "a-second", None).await;
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        assert_eq!(prune(&target, &keep, &[], later, false).await.unwrap().backups, ["z-first"]);
+        cluster.check(&target, "a-second").await;
+    });
+}
+
+/// The base goes between the look at it and the first object of the backup that builds on it.
+#[test]
+fn a_backup_whose_base_was_pruned_before_it_began_fails_at_once() {
+    run(async {
+        let (_folder, target) = folder();
+        let mut cluster = Cluster::new(13);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        prune(&target, &KEEP_ALL, &["base".to_owned()], SystemTime::now(), false).await.unwrap();
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        assert!(matches!(begun, Err(Error::Missing { .. })));
+    });
+}
+
+/// A prune took the manifest that a backup under way builds on, and no more. The next prunes leave the
+/// objects until that has ended.
+#[test]
+fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(14);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        let mut saver = begun.unwrap();
+        std::fs::remove_file(folder.path().join("base/manifest")).unwrap();
+        let none = Keep::default();
+        assert_eq!(prune(&target, &none, &[], SystemTime::now(), false).await.unwrap().objects, 0);
+        let keys = items.len() as u64;
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        saver.finish(keys).await.unwrap();
+        cluster.check(&target, "next").await;
+    });
+}
+
+#[test]
+fn a_version_behind_the_backups_own_is_damage() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(15);
+        for (name, term, index) in [("term", 2, 5), ("index", 0, cluster.index + 1)] {
+            let begun = Saver::begin(&target, name, cluster.head(), Sources::default()).await;
+            let mut saver = begun.unwrap();
+            let item = Item { term, index, ..cluster.items(&Sources::default())[0].clone() };
+            saver.add(item).await.unwrap();
+            saver.finish(1).await.unwrap();
+            let backup = Backup::open(&target, name).await.unwrap();
+            assert!(matches!(backup.verify(|_| ()).await, Err(Error::Damaged { .. })), "{name}");
+        }
     });
 }
 

@@ -237,7 +237,7 @@ async fn save_from(
     let (cluster, generation) = (&status.cluster, status.generation);
     let sources = Sources::find(target, cluster, generation, base, resume).await;
     let sources = sources.map_err(|error| (error.into(), None))?;
-    let resumes = sources.resumes().map(str::to_owned);
+    let resumes = Some(sources.resumes().join(", ")).filter(|names| !names.is_empty());
     match save_beside(client, endpoint, target, sources).await {
         Ok(manifest) => Ok((manifest, resumes)),
         Err(error) => Err((error, resumes)),
@@ -267,7 +267,7 @@ async fn save_beside(
         index: from.index,
         release: from.release,
         base: None,
-        resumes: None,
+        resumes: Vec::new(),
         began: 0,
     };
     let mut saver = Saver::begin(target, &name, head, sources).await?;
@@ -303,8 +303,12 @@ fn own_bytes(manifest: &Manifest) -> u64 {
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
     let mut found = Vec::new();
     for (_, manifest) in Manifest::list(target).await? {
-        // A damaged one may be the latest.
-        found.push(manifest?);
+        match manifest {
+            Ok(manifest) => found.push(manifest),
+            Err(_) if of.is_some() => {}
+            // It may be the latest.
+            Err(error) => return Err(error.into()),
+        }
     }
     if let Some(of) = of {
         found.retain(|Manifest { head, .. }| {
@@ -317,8 +321,13 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
         let why = format!("{} has backups of several clusters: name one", target.text());
         return Err(UsageError(why).into());
     }
-    let latest = found.into_iter().max_by_key(|found| (found.ended, found.head.index));
-    let nothing = || UsageError(format!("there is no backup of this cluster at {}", target.text()));
+    let latest = found.into_iter().max_by_key(|found| (found.head.term, found.head.index));
+    let nothing = || {
+        UsageError(format!(
+            "there is no backup of this cluster at {}; `cairn backup save` makes one",
+            target.text()
+        ))
+    };
     latest.map(|found| found.name).ok_or_else(|| nothing().into())
 }
 

@@ -48,7 +48,13 @@ pub struct Restored {
 
 impl Restored {
     fn hash(&self, of: &str) -> u64 {
-        xxh3_64(format!("{of} {self:?}").as_bytes())
+        let Restored { cluster, members, key, state, last, generation, version } = self;
+        let mut text =
+            format!("{of}\n{cluster}\n{key}\n{state}\n{last}\n{generation}\n{version}\n");
+        for (slot, MemberAddress { client, peer }) in members {
+            text += &format!("{slot} {client} {peer}\n");
+        }
+        xxh3_64(text.as_bytes())
     }
 
     /// The generation of the new cluster: neither 0 nor that of the old one.
@@ -117,5 +123,65 @@ impl Restored {
         engine.save_vote(GROUP, &encode_vote(&Vote::new(at.term, own))).await?;
         engine.set_active().await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Restored {
+        let address = |port: u16| MemberAddress {
+            client: format!("a:{port}"),
+            peer: format!("a:{}", port + 1),
+        };
+        Restored {
+            cluster: "shop".into(),
+            members: (1..=3).map(|slot| (slot, address(7000 + 10 * slot))).collect(),
+            key: 5,
+            state: "ab".into(),
+            last: LogId { term: 3, index: 100 },
+            generation: 0,
+            version: 1,
+        }
+    }
+
+    /// Members that are restored of anything else are another cluster.
+    #[test]
+    fn the_generation_and_every_identity_follow_from_all_that_is_restored() {
+        let changes: [fn(&mut Restored); 7] = [
+            |plan| plan.cluster.push('s'),
+            |plan| plan.key += 1,
+            |plan| plan.state.push('c'),
+            |plan| plan.last.index += 1,
+            |plan| plan.last.term += 1,
+            |plan| drop(plan.members.remove(&3)),
+            |plan| plan.members.entry(2).or_default().peer.push('0'),
+        ];
+        let of = |plan: &Restored| {
+            (plan.new_generation(), [1, 2].map(|slot| plan.identity(slot).incarnation))
+        };
+        let before = of(&plan());
+        assert_eq!(of(&plan()), before);
+        assert_ne!(before.1[0], before.1[1]);
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut other = plan();
+            change(&mut other);
+            let (generation, [one, two]) = of(&other);
+            assert!(generation != before.0 && one != before.1[0] && two != before.1[1], "{number}");
+        }
+        let same = Restored { generation: before.0, ..plan() };
+        assert_ne!(same.new_generation(), before.0);
+    }
+
+    #[test]
+    fn versions_begin_far_behind_and_never_wrap() {
+        let plan = plan();
+        let begins = plan.begins_behind().unwrap();
+        assert!(begins.term == 4 && begins.index >= 100 + VERSIONS_BETWEEN, "{begins}");
+        let last = Restored { last: LogId { term: 1, index: u64::MAX - 5 }, ..plan.clone() };
+        assert!(matches!(last.begins_behind(), Err(Error::Config(_))));
+        let newer = Restored { version: version::VERSION + 1, ..plan };
+        assert!(newer.begins_behind().is_err());
     }
 }
