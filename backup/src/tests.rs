@@ -485,6 +485,13 @@ fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
         let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
         let mut saver = begun.unwrap();
         std::fs::remove_file(folder.path().join("base/manifest")).unwrap();
+        // The base is so old that it is none under way itself.
+        let old = SystemTime::now() - Duration::from_secs(9 * 24 * 3600);
+        for file in
+            files(&folder).into_iter().filter(|file| file.starts_with(folder.path().join("base")))
+        {
+            std::fs::File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
+        }
         let none = Keep::default();
         assert_eq!(prune(&target, &none, &[], SystemTime::now(), false).await.unwrap().objects, 0);
         let keys = items.len() as u64;
@@ -493,6 +500,46 @@ fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
         }
         saver.finish(keys).await.unwrap();
         cluster.check(&target, "next").await;
+    });
+}
+
+#[test]
+fn an_object_that_goes_while_a_backup_is_saved_leaves_no_backup() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(16);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        std::fs::remove_file(folder.path().join("base/values-000000")).unwrap();
+        assert!(matches!(saver.finish(keys).await, Err(Error::Damaged { .. })));
+        assert!(matches!(Backup::open(&target, "next").await, Err(Error::Missing { .. })));
+    });
+}
+
+/// Objects that are whole, and not those of this state.
+#[test]
+fn records_of_another_state_are_damage() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(17);
+        cluster.save(&target, "before", None).await;
+        let (key, (version, value)) = cluster.keys.pop_first().unwrap();
+        cluster.keys.insert([&key[..], b"!"].concat().into(), (version, value));
+        let other = cluster.save(&target, "after", None).await;
+        let before = Manifest::load(&target, "before").await.unwrap();
+        assert_eq!((before.keys, before.value_bytes), (other.keys, other.value_bytes));
+        let Manifest { records, values, .. } = other;
+        let mixed = Manifest { records, values, ..before };
+        std::fs::write(folder.path().join("before/manifest"), mixed.encode().unwrap()).unwrap();
+        let backup = Backup::open(&target, "before").await.unwrap();
+        assert!(matches!(backup.verify(|_| ()).await, Err(Error::Damaged { .. })));
     });
 }
 
