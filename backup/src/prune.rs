@@ -18,6 +18,8 @@ const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Which of two backups of a cluster is the later one: their terms and indexes. Clocks may be ahead.
 type Age = (u64, u64);
+/// A backup, with the time at which it ended.
+type Aged = (Age, u64, String);
 
 /// Which backups of each cluster stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub async fn prune(
     for (name, _) in found.iter().filter(|(name, found)| found.finished && !named.contains(name)) {
         stays.insert(name.clone(), Manifest::load(target, name).await?);
     }
-    let mut clusters: BTreeMap<(String, u32), Vec<(Age, u64, String)>> = BTreeMap::new();
+    let mut clusters: BTreeMap<(String, u32), Vec<Aged>> = BTreeMap::new();
     for (name, manifest) in &stays {
         let cluster = (manifest.head.cluster.clone(), manifest.head.generation);
         let age = (manifest.head.term, manifest.head.index);
