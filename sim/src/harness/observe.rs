@@ -110,16 +110,18 @@ fn check(
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
     // A member counts as a voter only if it votes in all configurations: in a joint change, a vote
-    // in one half does not help a majority of the other half.
+    // in one half does not help a majority of the other half, where the identity that it replaces is
+    // missing. Before the change is committed, others may still go by an earlier one.
     let id = status.node_id;
-    machine.saw_votes(
-        node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id)),
-    );
+    let votes =
+        node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id));
+    machine.saw_votes(votes);
+    let in_force = status.membership_log_id <= node.engine().applied(GROUP);
     let mut seen = seen.lock();
     let mut found = Vec::new();
     let leads = matches!(status.role, Role::Leader | Role::Candidate);
     match holds_all {
-        true if node.replica().votes() => machine.saw_active(life),
+        true if votes && in_force => machine.saw_active(life),
         true => {}
         false if leads => {
             let detail = format!("node {slot} is {} of term {}", status.role, status.term);
