@@ -39,9 +39,6 @@ pub enum Error {
     /// The configuration is not one to restore with. Nothing was changed.
     #[error("{0}")]
     NotRestored(&'static str),
-    /// A backup cannot be used.
-    #[error(transparent)]
-    Backup(#[from] cairn_backup::Error),
     /// Replication could not be started or stopped.
     #[error(transparent)]
     Replica(#[from] cairn_raft::Error),

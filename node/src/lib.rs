@@ -31,10 +31,7 @@ pub mod promise;
 mod readiness;
 mod service;
 
-pub use compose::{
-    Environment, Node, Progress, RestoredMember, format, grow, inspect, restore, survey_stopped,
-    termination,
-};
+pub use compose::{Environment, Node, files, survey_stopped};
 pub use config::NodeConfig;
 pub use durability::Durability;
 pub use error::Error;

@@ -517,7 +517,7 @@ async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
     let note = |estimate: &zeroing::Estimate| estimate.note(output);
     let member = zeroing::show(message, &note, async |progress| {
         let done = |bytes| shown.set_position(bytes);
-        cairn_node::restore(&config, &backup, key, progress, done).await
+        cairn_node::files::restore(&config, &backup, key, progress, done).await
     });
     let member = member.await?;
     shown.finish_and_clear();

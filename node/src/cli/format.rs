@@ -66,5 +66,6 @@ pub(crate) async fn format(
     say: &(dyn Fn(&Estimate) + Sync),
 ) -> Result<Identity, cairn_node::Error> {
     let message = format!("formatting {}", config.data_directory.display());
-    zeroing::show(message, say, async |progress| cairn_node::format(config, progress).await).await
+    zeroing::show(message, say, async |progress| cairn_node::files::format(config, progress).await)
+        .await
 }

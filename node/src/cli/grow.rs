@@ -4,8 +4,8 @@ use super::exit::{Exit, UsageError};
 use super::output::Output;
 use super::server_options::ServerOptions;
 use super::zeroing;
-use cairn_node::NodeConfig;
 use cairn_node::config::{Source, format_size};
+use cairn_node::{NodeConfig, files};
 use clap::Args;
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: GrowArgs, output: &Output) -> anyhow::Result<Exit>
     let config = NodeConfig::from_layers(&layers)?;
     let directory = config.data_directory.display().to_string();
     let say = |estimate: &zeroing::Estimate| estimate.note(output);
-    let grow = async |progress: cairn_node::Progress<'_>| cairn_node::grow(&config, progress).await;
+    let grow = async |progress: files::Progress<'_>| files::grow(&config, progress).await;
     let (from, to) = zeroing::show(format!("growing {directory}"), &say, grow).await?;
     let asked = format_size(config.storage.size_bytes);
     output.either(

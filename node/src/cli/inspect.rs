@@ -20,7 +20,7 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) async fn run(args: InspectArgs, output: &Output) -> anyhow::Result<Exit> {
-    let found = cairn_node::inspect(&args.dir, args.values).await?;
+    let found = cairn_node::files::inspect(&args.dir, args.values).await?;
     output.either(|| as_json(&found), || as_text(&found))?;
     Ok(if verifies(&found) { Exit::Done } else { Exit::Failed })
 }

@@ -32,6 +32,7 @@ mod reload;
 mod scrub;
 mod serve;
 mod server_options;
+mod signals;
 mod status;
 mod unsafe_recovery;
 mod upgrade;

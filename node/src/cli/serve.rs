@@ -200,7 +200,7 @@ fn is_unformatted(directory: &Path) -> anyhow::Result<bool> {
 async fn asked_to_stop(with_stdin: bool) -> std::io::Result<String> {
     tokio::select! {
         biased;
-        signal = cairn_node::termination() => signal.map(|name| format!("{name} received")),
+        signal = crate::cli::signals::termination() => signal.map(|name| format!("{name} received")),
         () = stdin_ended(with_stdin) => Ok("standard input ended".to_string()),
     }
 }

@@ -4,7 +4,8 @@
 
 use super::output::Output;
 use cairn_engine::io::MEASURED_BYTES;
-use cairn_node::{Error, Progress};
+use cairn_node::Error;
+use cairn_node::files::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -110,7 +111,7 @@ impl Watched {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             runtime.block_on(async {
-                let mut signal = pin!(cairn_node::termination());
+                let mut signal = pin!(crate::cli::signals::termination());
                 let first = futures::poll!(signal.as_mut());
                 let _ = begun.send(());
                 let heard = match first {
@@ -145,7 +146,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let stopped = runtime.expect("a runtime").block_on(async {
             // Whoever listens first, the signal does not end the tests.
-            let mut listening = std::pin::pin!(cairn_node::termination());
+            let mut listening = std::pin::pin!(crate::cli::signals::termination());
             assert!(futures::poll!(&mut listening).is_pending());
             show(String::new(), &|_| {}, async |progress| {
                 let began = Instant::now();

@@ -7,9 +7,7 @@
 
 mod world;
 
-pub use world::{
-    Environment, Progress, RestoredMember, format, grow, inspect, restore, termination,
-};
+pub use world::{Environment, files};
 
 use crate::access::{AccessTable, Entries};
 use crate::admission::requests::Budgets;

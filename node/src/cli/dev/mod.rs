@@ -99,7 +99,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
-        signal = cairn_node::termination() => signal.map_err(Into::into).map(|signal| {
+        signal = crate::cli::signals::termination() => signal.map_err(Into::into).map(|signal| {
             tell(&format!("{signal} received, stopping"));
             Exit::Done
         }),

@@ -2,8 +2,8 @@
 //! `cfg(madsim)`. HTTP, health and reflection cannot be mounted in the simulation, and the
 //! simulated network binds addresses itself.
 //!
-//! What holds here: both environments have the same functions, and no other file asks in which of
-//! the two it runs.
+//! What holds here: both environments have the same functions, but for [`files`], and no other file
+//! asks in which of the two it runs.
 
 #[cfg(not(madsim))]
 mod real;
@@ -15,7 +15,12 @@ use real as here;
 #[cfg(madsim)]
 use simulated as here;
 
-pub use here::{RestoredMember, format, grow, inspect, restore, termination};
+/// What is done to the files of a member that does not run. The simulation has none.
+pub mod files {
+    #[cfg(not(madsim))]
+    pub use super::real::{RestoredMember, format, grow, inspect, restore};
+    pub use cairn_engine::io::Progress;
+}
 
 pub(super) use here::{
     ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,
@@ -51,8 +56,6 @@ pub struct Environment {
     /// Seeds everything random in the node.
     pub seed: u64,
 }
-
-pub use cairn_engine::io::Progress;
 
 impl Environment {
     /// The environment on this machine: the files of the data directory, the running kernel, the

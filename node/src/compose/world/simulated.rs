@@ -1,6 +1,6 @@
 //! The same servers on the simulated network.
 
-use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
+use super::{Environment, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
@@ -9,12 +9,10 @@ use crate::service::{KvService, Parts};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
-use cairn_engine::{Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
 use cairn_tls::{Remote, Tls};
 use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -194,76 +192,14 @@ impl ClientThreads {
     }
 }
 
-/// Never resolves.
-///
-/// # Errors
-/// None.
-pub async fn termination() -> std::io::Result<&'static str> {
-    std::future::pending().await
-}
-
 /// The simulated disk keeps the contract of its mode, and there is no machine to examine.
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Ok(Durability::unexamined(config))
 }
 
-const NO_FILES: &str =
-    "this program was built for the simulation, which has no files; build it without --cfg madsim";
-
 pub(super) fn from_files(_config: &NodeConfig) -> Result<Environment, Error> {
-    Err(Error::Platform(NO_FILES.into()))
-}
-
-/// There are no files.
-///
-/// # Errors
-/// Always.
-pub async fn inspect(_directory: &Path, _values: bool) -> Result<Inspection, Error> {
-    Err(Error::Platform(NO_FILES.into()))
-}
-
-/// There are no files.
-///
-/// # Errors
-/// Always.
-pub async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
-    Err(Error::Platform(NO_FILES.into()))
-}
-
-/// There are no files.
-///
-/// # Errors
-/// Always.
-pub async fn grow(
-    _config: &NodeConfig,
-    _progress: Progress<'_>,
-) -> Result<(Geometry, Geometry), Error> {
-    Err(Error::Platform(NO_FILES.into()))
-}
-
-/// What [`restore`] would have made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoredMember {
-    /// Its identity.
-    pub id: cairn_raft::NodeId,
-    /// The voters of the new cluster.
-    pub voters: Vec<cairn_raft::NodeId>,
-    /// The generation of the new cluster.
-    pub generation: u32,
-    /// Versions up to this one are those of the old cluster, or none.
-    pub begins_behind: u64,
-}
-
-/// There are no files.
-///
-/// # Errors
-/// Always.
-pub async fn restore(
-    _config: &NodeConfig,
-    _backup: &cairn_backup::Backup,
-    _key: u64,
-    _zeroing: Progress<'_>,
-    _restored: impl FnMut(u64),
-) -> Result<RestoredMember, Error> {
-    Err(Error::Platform(NO_FILES.into()))
+    Err(Error::Platform(
+        "the simulation has no files: give the node its parts, or build it without --cfg madsim"
+            .into(),
+    ))
 }

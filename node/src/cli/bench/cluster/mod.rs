@@ -140,7 +140,7 @@ pub(super) async fn run(args: ClusterArgs, output: &Output) -> anyhow::Result<Ex
     let keys = Arc::new(Keys::new(args.keys));
     let ran = tokio::select! {
         biased;
-        signal = cairn_node::termination() => signal.map(Err)?,
+        signal = crate::cli::signals::termination() => signal.map(Err)?,
         measured = measure(&plan, &keys, &clients) => Ok(measured),
     };
     let removed = remove(&keys, first, ran.is_err()).await;
@@ -188,7 +188,7 @@ async fn remove(keys: &Keys, client: &Client, ended: bool) -> anyhow::Result<()>
     let way_out = "`cairn bench clean` removes the keys that are left";
     tokio::select! {
         biased;
-        signal = cairn_node::termination() => anyhow::bail!("{} received: {way_out}", signal?),
+        signal = crate::cli::signals::termination() => anyhow::bail!("{} received: {way_out}", signal?),
         removed = keys::remove_all(client, keys.prefix()) => {
             removed.map(drop).map_err(|error| error.context(way_out))
         }

@@ -1,4 +1,4 @@
-//! Files, sockets and signals, and the services that need real sockets.
+//! Files, sockets, and the services that need real sockets.
 
 mod contract;
 mod domains;
@@ -11,7 +11,8 @@ mod sending;
 mod threads;
 mod under_way;
 
-use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
+use super::files::Progress;
+use super::{Environment, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::admission::memory::{Budget, Pace};
 use crate::config::NodeConfig;
 use crate::durability::Durability;
@@ -38,7 +39,6 @@ use std::sync::Arc;
 use std::time::Duration;
 pub(in crate::compose) use threads::ClientThreads;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tonic::service::InterceptorLayer;
 use tonic::{Request, Status};
@@ -249,21 +249,6 @@ pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()
 /// The task that logs which voters fail together, while this node leads and so knows all.
 pub(in crate::compose) fn watch_failure_domains(parts: &Parts) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(domains::watch(parts.replica.clone(), parts.durability.window)))
-}
-
-/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
-/// simulation.
-///
-/// # Errors
-/// If the system does not allow watching signals.
-pub async fn termination() -> std::io::Result<&'static str> {
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
-    }
 }
 
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {

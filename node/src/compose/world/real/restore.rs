@@ -3,8 +3,9 @@
 //! What holds here: until all of the state is in it, synced and checked against the backup's own hash,
 //! the directory belongs to no cluster, and no node starts in it.
 
-use super::{Progress, format_for};
+use super::format_for;
 use crate::compose::options;
+use crate::compose::world::files::Progress;
 use crate::compose::world::{Environment, durability};
 use crate::config::NodeConfig;
 use crate::error::{Error, RESTORING};
@@ -90,12 +91,15 @@ pub async fn restore(
     })
 }
 
+/// Of the engine, the replica, or the backup.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 async fn fill(
     config: &NodeConfig,
     backup: &Backup,
     plan: &Restored,
     restored: &mut impl FnMut(u64),
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let environment = Environment::from_files(config)?;
     let durability = durability(config)?;
     let expected = Some((RESTORING.to_owned(), config.slot));
@@ -103,11 +107,11 @@ async fn fill(
     let engine = Engine::open(Arc::clone(&environment.directory), expected, opened).await?;
     let installed = install(&engine, backup, plan, restored).await;
     let named = match installed {
-        Ok(()) => engine.set_cluster(&config.cluster).await.map_err(Error::from),
+        Ok(()) => engine.set_cluster(&config.cluster).await.map_err(Failure::from),
         failed => failed,
     };
     let closed = engine.close().await;
-    named.and(closed.map_err(Error::from))
+    named.and(closed.map_err(Failure::from))
 }
 
 async fn install(
@@ -115,7 +119,7 @@ async fn install(
     backup: &Backup,
     plan: &Restored,
     restored: &mut impl FnMut(u64),
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut installer = engine.begin_install(GROUP).await?;
     let mut items = backup.items();
     let (mut batch, mut bytes, mut done) = (Vec::new(), 0, 0);
