@@ -19,6 +19,14 @@ pub(crate) struct OpenFile {
     pub bytes: u64,
 }
 
+/// What two reads agree on.
+pub(crate) struct Stable {
+    /// Whole blocks. One that cannot be read is zeros.
+    pub bytes: AlignedBuf,
+    /// The blocks that cannot be read, counted from the first one.
+    pub unreadable: Vec<usize>,
+}
+
 impl OpenFile {
     /// The bytes in use.
     pub(crate) fn size(&self) -> u64 {
@@ -33,16 +41,16 @@ impl OpenFile {
     }
 
     /// Reads whole blocks until two reads agree, for a write that puts them back: an error of a
-    /// single read must not reach the device. Blocks that cannot be read are zeros. One that timed
-    /// out may be intact.
-    pub(crate) async fn read_stable(&self, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        let mut buf = self.read_or_zeros(offset, bytes).await?;
+    /// single read must not reach the device. A block whose read timed out may be intact, so that
+    /// is an error.
+    pub(crate) async fn read_stable(&self, offset: u64, bytes: usize) -> Result<Stable> {
+        let mut found = self.read_what_can_be(offset, bytes).await?;
         for _ in 0..AGREEMENTS {
-            let again = self.read_or_zeros(offset, bytes).await?;
-            if *again == *buf {
-                return Ok(buf);
+            let again = self.read_what_can_be(offset, bytes).await?;
+            if *again.bytes == *found.bytes && again.unreadable == found.unreadable {
+                return Ok(found);
             }
-            buf = again;
+            found = again;
         }
         Err(Error::Io {
             location: self.location.to_string(),
@@ -54,21 +62,22 @@ impl OpenFile {
         })
     }
 
-    async fn read_or_zeros(&self, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        if let Ok(buf) = self.read(offset, bytes).await {
-            return Ok(buf);
+    async fn read_what_can_be(&self, offset: u64, bytes: usize) -> Result<Stable> {
+        if let Ok(bytes) = self.read(offset, bytes).await {
+            return Ok(Stable { bytes, unreadable: Vec::new() });
         }
-        let mut all = AlignedBuf::zeroed(bytes);
-        for (place, at) in all.chunks_mut(BLOCK).zip((offset..).step_by(BLOCK)) {
+        let mut found = Stable { bytes: AlignedBuf::zeroed(bytes), unreadable: Vec::new() };
+        let places = found.bytes.chunks_mut(BLOCK).zip((offset..).step_by(BLOCK));
+        for (number, (place, at)) in places.enumerate() {
             match self.read(at, BLOCK).await {
                 Ok(block) => place.copy_from_slice(&block),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Err(self.failed("read", error));
                 }
-                Err(_) => {}
+                Err(_) => found.unreadable.push(number),
             }
         }
-        Ok(all)
+        Ok(found)
     }
 
     /// As [`Device::write`]. The write begins with the call.

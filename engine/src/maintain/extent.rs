@@ -251,7 +251,7 @@ impl Engine {
             return Ok(false);
         }
         for plan in plan_writes(&[(extent.at.clone(), bytes.clone())]) {
-            let mut buf = shared.files.data.read_stable(plan.offset, plan.bytes).await?;
+            let mut buf = shared.files.data.read_stable(plan.offset, plan.bytes).await?.bytes;
             plan.put_into(&mut buf);
             shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
             let written = shared.files.data.write(plan.offset, buf).await;

@@ -4,9 +4,10 @@
 //! in. That is safe for the same reasons as the repair of a value (`maintain/extent.rs`): the
 //! sectors of the neighbours are the same before and after, and two reads must agree on them.
 //!
-//! What holds here: a block that has its values is not written, unless a sync failed. The story: an
-//! open wrote carried values over themselves, though they were synced; the power failed again, and the
-//! torn write took a neighbour's bytes. Later it did so where the next block lacked a value.
+//! What holds here: a block that has its values is not written, unless a sync failed. One that cannot
+//! be read has none, also where they are zeros. The story: an open wrote carried values over
+//! themselves, though they were synced; the power failed again, and the torn write took a neighbour's
+//! bytes. Later it did so where the next block lacked a value.
 
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, OpenFile};
@@ -23,10 +24,13 @@ pub(super) async fn place_carried(
 ) -> Result<()> {
     for plan in plan_writes(values) {
         let before = data.read_stable(plan.offset, plan.bytes).await?;
-        let mut after = before.to_vec();
+        let mut after = before.bytes.to_vec();
         plan.put_into(&mut after);
-        let lacks = |(before, after): (&[u8], &[u8])| after_failed_sync || before != after;
-        let lacking: Vec<bool> = before.chunks(BLOCK).zip(after.chunks(BLOCK)).map(lacks).collect();
+        let lacks = |(number, (was, is)): (usize, (&[u8], &[u8]))| {
+            after_failed_sync || was != is || before.unreadable.contains(&number)
+        };
+        let blocks = before.bytes.chunks(BLOCK).zip(after.chunks(BLOCK));
+        let lacking: Vec<bool> = blocks.enumerate().map(lacks).collect();
         let mut rest = after.as_slice();
         let mut offset = plan.offset;
         for run in lacking.chunk_by(|one, next| one == next) {

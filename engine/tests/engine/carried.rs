@@ -63,6 +63,24 @@ fn a_small_put_writes_the_journal_alone_and_is_read_back() {
     });
 }
 
+/// The story: what cannot be read was taken for zeros. A carried value of zeros seemed to be at its
+/// place, was not written, and could not be read ever after.
+#[test]
+fn an_open_writes_a_block_that_cannot_be_read_though_its_values_are_zeros() {
+    run(async {
+        let (disk, engine) = patient().await;
+        let zeros = Bytes::from(vec![0; 300]);
+        put_one(&engine, 0, "key", zeros.clone()).await.unwrap();
+        let at = engine.values_of(GROUP, 0).unwrap().remove(0);
+        disk.kill(Fate::Kept);
+        drop(engine);
+        disk.wear_out([(FileKind::Data, at.offset() / BLOCK as u64)]);
+        let engine = reopen(&disk).await;
+        engine.apply(GROUP, vec![put(0, "key")], image(1)).unwrap();
+        assert_eq!(value_of(&engine, "key").await, Some(zeros));
+    });
+}
+
 /// The story: an open wrote the values that the journal carries over themselves. The power failed in
 /// that write, and it took a value beside them that was synced.
 #[test]
