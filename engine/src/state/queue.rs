@@ -167,10 +167,14 @@ impl Queue {
         self.parts().map(|part| part.value_bytes).sum()
     }
 
-    /// Whether something waits that no journal block can carry: a long body or a moved value.
+    /// Whether something waits that no journal block carries: a long body, a moved value, or one that
+    /// fills a block. Carried, such a value would be written twice, and it shares nothing of the block
+    /// that it fills.
     pub(crate) fn needs_data_area(&self) -> bool {
         let needs = |step: &Queued| match &step.op {
-            Op::Append { entries, .. } => entries.iter().any(|pending| pending.body.is_some()),
+            Op::Append { entries, .. } => entries.iter().any(|pending| {
+                pending.body.is_some() || pending.values.iter().any(|value| value.len() >= BLOCK)
+            }),
             Op::Move(_) => true,
             _ => false,
         };
