@@ -29,7 +29,7 @@ impl SyncWindow {
 
 impl Default for SyncWindow {
     fn default() -> SyncWindow {
-        SyncWindow { interval: Duration::from_secs(1), bytes: 64 << 20 }
+        SyncWindow { interval: Duration::from_secs(1), bytes: 4 << 20 }
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
             said.contains("(550 ms after") && said.contains("up to 250 ms or 3 MiB of"),
             "{said}"
         );
-        assert_eq!(SyncWindow::default().to_string(), "1 s or 64 MiB");
+        assert_eq!(SyncWindow::default().to_string(), "1 s or 4 MiB");
         assert_eq!(
             SyncWindow { bytes: (1 << 20) + 1, ..window }.to_string(),
             "250 ms or 1048577 bytes"

@@ -174,7 +174,7 @@ pub(crate) const KEYS: &[Key] = &[
         .means("file with the kernel boot id; another one for tests and for containers that hide it"),
     key("storage.sync_interval", Time, "1s")
         .means("longest time between a write and the background sync that covers it"),
-    key("storage.sync_bytes", Size(1 << 20, 1 << 40), "64MiB")
+    key("storage.sync_bytes", Size(1 << 20, 1 << 40), "4MiB")
         .means("most written bytes before a background sync begins"),
     key("storage.io_timeout", Time, "30s")
         .means("time after which a read, write or sync that has not returned counts as failed, and the node stops"),
