@@ -117,6 +117,15 @@ impl Keys {
         self.map.iter().filter_map(pair)
     }
 
+    /// Every key above `after`, or every key, with its entry, in order.
+    pub(crate) fn iter_after(
+        &self,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.map.range(from, false).filter_map(pair)
+    }
+
     /// Frees what nobody else shares, in pieces of less than a millisecond.
     pub(crate) async fn drop_in_pieces(self) {
         if let Some(remains) = self.drop_first_piece() {

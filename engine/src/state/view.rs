@@ -99,6 +99,11 @@ impl View {
         self.pin.keys.iter()
     }
 
+    /// Every key above `after`, or every key, with its state, in order; no I/O.
+    pub fn entries_after(&self, after: Option<&[u8]>) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        self.pin.keys.iter_after(after)
+    }
+
     /// A page of keys; no I/O.
     pub fn list(&self, query: &ListQuery) -> ListPage {
         self.pin.keys.list(query)

@@ -18,7 +18,7 @@ use crate::core::version;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
 use bytes::Bytes;
-use cairn_engine::{Engine, Installer, KeyEntry, ListItem, ListQuery, LogId, SnapshotKey, View};
+use cairn_engine::{Engine, Installer, KeyEntry, LogId, SnapshotKey, View};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -170,31 +170,20 @@ impl StateReader {
         most_bytes: u64,
         is_held: impl Fn(&Bytes, LogId) -> bool,
     ) -> cairn_engine::Result<KeyRange> {
-        let query = ListQuery {
-            start_after: after,
-            limit: READ_KEYS,
-            max_bytes: most_bytes,
-            keys_only: true,
-            ..ListQuery::default()
-        };
-        let mut page = self.view.list(&query);
-        let listed = page.items.len();
         let is_held =
             |key: &Bytes, entry: &KeyEntry| entry.value.len > 0 && is_held(key, entry.version);
-        let mut carried = 0u64;
-        let too_many = page.items.iter().position(|ListItem { key, entry }| {
-            let length = if is_held(key, entry) { 0 } else { u64::from(entry.value.len) };
+        let (mut items, mut carried, mut last) = (Vec::new(), 0u64, true);
+        for (key, entry) in self.view.entries_after(after.as_deref()) {
+            let key = Bytes::copy_from_slice(key);
+            let length = if is_held(&key, &entry) { 0 } else { u64::from(entry.value.len) };
             carried += key.len() as u64 + length;
-            carried > hooks::range_bytes(most_bytes)
-        });
-        page.items.truncate(too_many.unwrap_or(listed).max(1));
-        let last = !page.more && page.items.len() == listed;
-        let items = page.items.into_iter().map(|item| Item {
-            key: item.key,
-            entry: item.entry,
-            value: None,
-        });
-        let mut items: Vec<Item> = items.collect();
+            let enough = items.len() >= READ_KEYS || carried > hooks::range_bytes(most_bytes);
+            if enough && !items.is_empty() {
+                last = false;
+                break;
+            }
+            items.push(Item { key, entry, value: None });
+        }
         let values = self.values(&items, |item| !is_held(&item.key, &item.entry)).await?;
         for (item, value) in items.iter_mut().zip(values) {
             item.value = value;
