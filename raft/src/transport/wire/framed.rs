@@ -52,7 +52,7 @@ const ROOM_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
 pub(crate) struct Room(Arc<Semaphore>);
 
 impl Room {
-    fn of(bytes: usize) -> Room {
+    pub(super) fn of(bytes: usize) -> Room {
         Room(Arc::new(Semaphore::new(bytes >> 10)))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What holds here: at most [`CALLS`] calls and [`STREAMS`] append streams of a connection are served at
 //! once, and more are refused. While [`UNSENT_BYTES`] of answers are not taken, no more answers are made,
-//! and nothing more is received; nor is it while a request waits for its stream. A call that is being
+//! and nothing more is received; nor is it while a request waits for its stream. A large request has its
+//! share of the room of all connections until it is answered. A call that is being
 //! served ends with its connection, or when its caller says that nobody waits for it any more: else those
 //! that time out would take the places of all others.
 
@@ -18,12 +19,13 @@ use futures::StreamExt;
 use futures::future::{AbortHandle, BoxFuture, abortable};
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::task::AtomicWaker;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::Status;
 
@@ -123,8 +125,11 @@ struct Connection<S, T> {
     abandon: BTreeMap<u32, AbortHandle>,
     streams: BTreeMap<u32, Appends>,
     /// A request whose append stream has no room for it.
-    stalled: Option<(u32, Packed)>,
+    stalled: Option<(u32, Packed, Charge)>,
 }
+
+/// The room of a large frame, for as long as it is being served.
+type Charge = Option<OwnedSemaphorePermit>;
 
 /// An append stream that is being served.
 struct Appends {
@@ -133,6 +138,8 @@ struct Appends {
     /// Wakes the connection when the stream takes a request.
     room: Arc<AtomicWaker>,
     answers: Answers,
+    /// Of the requests that are not answered, in their order.
+    charges: VecDeque<Charge>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
@@ -144,8 +151,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
                 // There is room for more of the answers.
                 continue;
             }
-            if let Some((call, request)) = self.stalled.take() {
-                self.append(call, request, context);
+            if let Some((call, request, charge)) = self.stalled.take() {
+                self.append(call, request, charge, context);
             }
             if self.is_full() {
                 self.framed.pause();
@@ -187,6 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
                         return false;
                     }
                     Poll::Ready(Some(answer)) => {
+                        stream.charges.pop_front();
                         let refused = answer.is_err();
                         framed.send(frame_of(*call, answer.map(Packed::of)));
                         if refused {
@@ -204,10 +212,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
     fn received(&mut self, frame: Frame, context: &mut Context<'_>) -> io::Result<()> {
         let Frame { kind, code, call, message, values } = frame;
         let request = Packed { message, values };
-        let room = self.framed.take_room();
+        let charge = self.framed.take_room();
         match kind {
-            Kind::Call if code == methods::APPEND.number() => self.begin(call, request, context),
-            Kind::More => self.append(call, request, context),
+            Kind::Call if code == methods::APPEND.number() => {
+                self.begin(call, request, charge, context);
+            }
+            Kind::More => self.append(call, request, charge, context),
             // It goes on receiving: what ends calls comes on the same way.
             Kind::Call if self.calls.len() >= CALLS => {
                 let refusal = Status::resource_exhausted("too many calls are under way");
@@ -219,7 +229,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
                     self.abandon.insert(call, handle);
                     self.calls.push(Box::pin(async move {
                         let answer = served.await.ok();
-                        drop(room);
+                        drop(charge);
                         (call, answer)
                     }));
                 }
@@ -241,24 +251,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin, T: Service> Connection<S, T> {
         Ok(())
     }
 
-    fn begin(&mut self, call: u32, request: Packed, context: &mut Context<'_>) {
+    fn begin(&mut self, call: u32, request: Packed, charge: Charge, context: &mut Context<'_>) {
         if self.streams.len() >= STREAMS || self.streams.contains_key(&call) {
             let refusal = Status::resource_exhausted("too many append streams are open");
             return self.framed.send(frame_of(call, Err(refusal)));
         }
         self.streams.insert(call, Appends::begin(&self.service));
-        self.append(call, request, context);
+        self.append(call, request, charge, context);
     }
 
     /// A request of an append stream. One that has ended takes no more; its last answer said why.
-    fn append(&mut self, call: u32, request: Packed, context: &mut Context<'_>) {
+    fn append(&mut self, call: u32, request: Packed, charge: Charge, context: &mut Context<'_>) {
         let Some(stream) = self.streams.get_mut(&call) else { return };
         let Some(requests) = &stream.requests else { return };
-        let Err(TrySendError::Full(request)) = requests.try_send(request) else { return };
-        // Again, since it may have taken one before it was told whom to wake.
-        stream.room.register(context.waker());
-        if let Err(TrySendError::Full(request)) = requests.try_send(request) {
-            self.stalled = Some((call, request));
+        let sent = match requests.try_send(request) {
+            Err(TrySendError::Full(request)) => {
+                // Again, since it may have taken one before it was told whom to wake.
+                stream.room.register(context.waker());
+                requests.try_send(request)
+            }
+            sent => sent,
+        };
+        match sent {
+            Ok(()) => stream.charges.push_back(charge),
+            Err(TrySendError::Full(request)) => self.stalled = Some((call, request, charge)),
+            Err(TrySendError::Closed(_)) => {}
         }
     }
 }
@@ -276,7 +293,8 @@ impl Appends {
             request
         });
         let requests = requests.map(|request| Ok(request.read()?));
-        Appends { requests: Some(sender), room, answers: service.append(requests.boxed()) }
+        let answers = service.append(requests.boxed());
+        Appends { requests: Some(sender), room, answers, charges: VecDeque::new() }
     }
 }
 
@@ -301,10 +319,10 @@ fn frame_of(call: u32, answer: Result<Packed, Status>) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::VecDeque;
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::AsyncWriteExt;
+    use tokio::sync::Semaphore;
 
     /// Refuses each call, and counts them.
     struct Counting(Arc<AtomicUsize>);
@@ -337,5 +355,72 @@ mod tests {
             assert!(futures::poll!(&mut serving).is_pending());
             assert_eq!(calls.load(Ordering::Relaxed), turn * FRAMES, "turn {turn}");
         }
+    }
+
+    /// Reads the requests of append streams, and answers each when it has leave to.
+    #[derive(Clone)]
+    struct Held {
+        read: Arc<AtomicUsize>,
+        leave: Arc<Semaphore>,
+    }
+
+    impl Service for Held {
+        fn call(&self, _: u8, _: Packed) -> Result<Served, Status> {
+            Err(Status::unimplemented("no method"))
+        }
+
+        fn append(&self, requests: Requests) -> Answers {
+            let Held { read, leave } = self.clone();
+            let answer = move |_| {
+                read.fetch_add(1, Ordering::SeqCst);
+                let leave = leave.clone();
+                async move {
+                    leave.acquire().await.unwrap().forget();
+                    Ok(proto::AppendResponse::default())
+                }
+            };
+            requests.map(answer).buffered(8).boxed()
+        }
+    }
+
+    /// The story: a request gave its room back as soon as it was received, and those that waited for
+    /// their stream were charged to nobody.
+    #[tokio::test]
+    async fn a_large_request_of_an_append_stream_has_its_room_until_it_is_answered() {
+        const LARGE: usize = 4 << 20;
+        let service = Held { read: Arc::default(), leave: Arc::new(Semaphore::new(0)) };
+        let room = Room::of(LARGE * 3 / 2);
+        let mut tasks = Vec::new();
+        for _ in 0..2 {
+            let (mut other, stream) = tokio::io::duplex(1 << 20);
+            tasks.push(tokio::spawn({
+                let (service, room) = (service.clone(), room.clone());
+                async move { drop(serve(stream, service, room).await) }
+            }));
+            tasks.push(tokio::spawn(async move {
+                let (kind, code) = (Kind::Call, methods::APPEND.number());
+                let values = vec![Bytes::from(vec![7; LARGE])];
+                let mut pieces = VecDeque::new();
+                Frame { kind, code, values, ..empty(1) }.write(&mut pieces);
+                other.write_all(&PREFACE).await.unwrap();
+                for piece in pieces {
+                    other.write_all(&piece).await.unwrap();
+                }
+                std::future::pending::<()>().await;
+            }));
+        }
+        let read = || service.read.load(Ordering::SeqCst);
+        while read() == 0 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..10_000 {
+            tokio::task::yield_now().await;
+            assert_eq!(read(), 1, "the first one is not answered, and has the room");
+        }
+        service.leave.add_permits(1);
+        while read() == 1 {
+            tokio::task::yield_now().await;
+        }
+        tasks.iter().for_each(|task| task.abort());
     }
 }
