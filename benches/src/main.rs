@@ -5,6 +5,7 @@
 //! client sends its next request when its last one was answered. So rate × mean latency must equal
 //! the number of clients (Little's law), and each line prints that product.
 
+mod chart;
 mod commands;
 mod fio;
 mod machine;
@@ -17,6 +18,7 @@ mod results;
 mod systems;
 mod target;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +43,9 @@ struct Arguments {
     /// table from these files.
     #[arg(long, global = true)]
     keep: bool,
+    /// Also draw the measured loads into this file, as SVG.
+    #[arg(long, global = true)]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -120,14 +125,14 @@ fn main() -> ExitCode {
 }
 
 async fn print(arguments: Arguments) -> ExitCode {
-    let Arguments { command, json, keep } = arguments;
+    let Arguments { command, json, keep, svg } = arguments;
     let directory = command.directory().filter(|_| keep);
     // Dropping the command's future stops the servers that it started, so Ctrl-C leaves none
     // behind.
     let outcome = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        outcome = run(command, directory) => outcome,
+        outcome = run(command, directory, svg) => outcome,
     };
     match outcome.and_then(|report| report.print(json).map(|()| report.passed())) {
         Ok(true) => ExitCode::SUCCESS,
@@ -139,13 +144,23 @@ async fn print(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Runs a command. Keeps its result if the directory that it measured in is named.
-async fn run(command: Command, directory: Option<PathBuf>) -> anyhow::Result<report::Report> {
+/// Runs a command. Keeps its result if the directory that it measured in is named, and draws it if a
+/// file for the picture is.
+async fn run(
+    command: Command,
+    directory: Option<PathBuf>,
+    svg: Option<PathBuf>,
+) -> anyhow::Result<report::Report> {
     let report = measure(command).await?;
     if let Some(directory) = directory {
         let machine = machine::Machine::of(&directory)?;
         let file = results::keep(&results::folder()?, &report, machine)?;
         eprintln!("kept in {}", file.display());
+    }
+    if let Some(file) = svg {
+        anyhow::ensure!(!report.lines.is_empty(), "`{}` measures no loads to draw", report.bench);
+        std::fs::write(&file, chart::bars(&report.lines, &report.title()))
+            .with_context(|| file.display().to_string())?;
     }
     Ok(report)
 }

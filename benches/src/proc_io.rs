@@ -19,6 +19,19 @@ fn parse_write_bytes(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
+/// The most memory that the process had so far, in bytes (`VmHWM`): of files in the page cache only what
+/// it has mapped.
+pub fn peak_memory(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    parse_peak(&text).with_context(|| format!("{path} has no VmHWM"))
+}
+
+fn parse_peak(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
 /// Processor time that the process used so far, in all its threads, in microseconds.
 pub fn processor_us(pid: Option<u32>) -> Result<u64> {
     let process = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
@@ -73,6 +86,16 @@ mod tests {
         assert_eq!(parse_switches(text), Some(157));
         assert_eq!(parse_switches("Threads:\t1\n"), None);
         assert!(context_switches(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn peak_memory_is_in_bytes() {
+        assert_eq!(
+            parse_peak("VmPeak:\t 9 kB\nVmHWM:\t    12 kB\nVmRSS:\t 3 kB\n"),
+            Some(12 << 10)
+        );
+        assert_eq!(parse_peak("VmRSS:\t 3 kB\n"), None);
+        assert!(peak_memory(std::process::id()).unwrap() > 1 << 20);
     }
 
     #[test]

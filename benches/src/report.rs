@@ -149,6 +149,14 @@ impl Report {
         self.ratios.iter().find(|ratio| ratio.name == name).map(|ratio| ratio.value)
     }
 
+    /// What was measured, in a line.
+    pub fn title(&self) -> String {
+        let named = ["clients", "value bytes", "puts", "keys"];
+        let found =
+            named.iter().filter_map(|name| Some(format!("{name}: {}", self.settings.get(*name)?)));
+        std::iter::once(self.bench.clone()).chain(found).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether all assertions held.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)

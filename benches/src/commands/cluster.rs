@@ -5,7 +5,7 @@
 //! clients and connections, keys and values. Each round starts with empty data directories on the
 //! same disk. A system that is not measured does not run.
 
-use crate::proc_io::{context_switches, processor_us};
+use crate::proc_io::{context_switches, device_bytes_written, peak_memory, processor_us};
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use cairn_experiments::{Limit, Payloads, Samples, drive};
 use cairn_launch::command;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The command's arguments.
 #[derive(clap::Args)]
@@ -130,6 +130,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.notes.push(
         "each system is driven as by its own client library: those of etcd and NATS send one message for each \
          request; Cairn's sends the requests that its callers have ready in one batch"
+            .to_owned(),
+    );
+    report.notes.push(
+        "written is what the kernel counts for the processes; etcd's and NATS' files go through the page cache, \
+         and what the kernel writes twice is counted once"
             .to_owned(),
     );
     report.notes.push(
@@ -342,14 +347,19 @@ impl Side {
     }
 }
 
-/// Processor time of the servers and of the load generator. They share one machine, so this decides
-/// the rate. A request of a single client waits for each switch of a server.
+/// What the requests cost. The servers and the load generator share one machine, so their processor
+/// time decides the rate. A request of a single client waits for each switch of a server.
 #[derive(Default)]
 struct Cost {
     servers_us: u64,
     servers_switches: u64,
+    servers_written: u64,
+    /// Of all servers together, the most of all rounds.
+    servers_memory: u64,
     generator_us: u64,
     requests: u64,
+    /// Of the processors, while requests were under way.
+    available_us: u64,
 }
 
 impl Cost {
@@ -361,11 +371,19 @@ impl Cost {
     ) -> Result<Samples> {
         let used = || servers.iter().map(|pid| processor_us(Some(*pid))).sum::<Result<u64>>();
         let switches = || servers.iter().map(|pid| context_switches(*pid)).sum::<Result<u64>>();
-        let before = (used()?, processor_us(None)?, switches()?);
+        let written =
+            || servers.iter().map(|pid| device_bytes_written(Some(*pid))).sum::<Result<u64>>();
+        let memory = || servers.iter().map(|pid| peak_memory(*pid)).sum::<Result<u64>>();
+        let before = (used()?, processor_us(None)?, switches()?, written()?);
+        let from = Instant::now();
         let samples = load.await?;
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.available_us += from.elapsed().as_micros() as u64 * processors as u64;
         self.servers_us += used()? - before.0;
         self.generator_us += processor_us(None)? - before.1;
         self.servers_switches += switches()?.saturating_sub(before.2);
+        self.servers_written += written()? - before.3;
+        self.servers_memory = self.servers_memory.max(memory()?);
         self.requests += samples.answered;
         Ok(samples)
     }
@@ -386,6 +404,21 @@ impl Cost {
             format!("{system}: processor time of its clients"),
             per_request(self.generator_us),
             "µs per request",
+        );
+        report.figure(
+            format!("{system}: written by all servers"),
+            per_request(self.servers_written) / 1024.0,
+            "KiB per request",
+        );
+        report.figure(
+            format!("{system}: memory of all servers at most"),
+            self.servers_memory as f64 / f64::from(1 << 20),
+            "MiB",
+        );
+        report.figure(
+            format!("{system}: processors busy"),
+            100.0 * (self.servers_us + self.generator_us) as f64 / self.available_us.max(1) as f64,
+            "% by servers and clients",
         );
     }
 }
