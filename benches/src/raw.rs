@@ -130,7 +130,7 @@ impl RawLines {
 pub const LARGE_BYTES: usize = 256 << 10;
 pub const LARGE_DEPTH: usize = 16;
 /// What the engine writes between two syncs.
-const SYNC_BYTES: u64 = 64 << 20;
+const SYNC_BYTES: u64 = 4 << 20;
 
 /// Large writes at random offsets, the disk's bandwidth, by the engine's device.
 pub async fn large_writes(raw: &RawFile, seed: u64) -> Result<Samples> {
@@ -138,7 +138,7 @@ pub async fn large_writes(raw: &RawFile, seed: u64) -> Result<Samples> {
 }
 
 /// The same as an engine has to do it: each write has bytes that came from elsewhere, and there is a
-/// sync after every 64 MiB.
+/// sync after every 4 MiB.
 pub async fn large_copies(raw: &RawFile, payloads: &Payloads, seed: u64) -> Result<Samples> {
     let written = Arc::new(AtomicU64::new(0));
     let copier = |slot: usize| Copier {

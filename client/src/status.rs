@@ -199,7 +199,8 @@ pub struct DurabilityStatus {
         serde(rename = "sync_interval_ms", serialize_with = "json::millis")
     )]
     pub sync_interval: Duration,
-    /// The most written bytes before a background sync begins.
+    /// The most written bytes before a background sync begins. Sixteen times as many may be lost where
+    /// the promise says so.
     pub sync_bytes: u64,
 }
 

@@ -26,6 +26,11 @@ pub(crate) const fn shared_tail(len: u32) -> u32 {
     (len as u64).saturating_sub(owned) as u32
 }
 
+/// Whether a value of `len` bytes owns all of its blocks.
+pub(crate) const fn shares_nothing(len: u32) -> bool {
+    len > 0 && shared_tail(len) == 0
+}
+
 /// The most blocks that values of these lengths take, if they are allocated in at most
 /// `group_commits` parts, however the free blocks lie.
 ///

@@ -84,5 +84,5 @@ pub use types::{
     BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity,
     KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage,
     MemberState, Mode, NewEntry, Options, Promise, Run, ScrubProgress, SharedImage, SnapshotKey,
-    SpaceUse, Transition, Value, ValueRef,
+    SpaceUse, Transition, UNSYNCED_PER_SYNC, Value, ValueRef,
 };

@@ -200,6 +200,10 @@ pub struct Geometry {
     pub data_bytes: u64,
 }
 
+/// While so many times [`Options::sync_bytes`] are written and not synced, mode `replicated` acknowledges
+/// nothing ahead of a sync: so much can be lost when the power goes, however long a sync takes.
+pub const UNSYNCED_PER_SYNC: u64 = 16;
+
 /// How an engine runs; not part of the format.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -207,7 +211,8 @@ pub struct Options {
     pub mode: Mode,
     /// The longest time between a completed write and the background sync that covers it.
     pub sync_interval: Duration,
-    /// The most unsynced bytes before a background sync begins.
+    /// The most written bytes before a background sync begins. Mode `replicated` acknowledges nothing
+    /// ahead of a sync while [`UNSYNCED_PER_SYNC`] times as many are not synced.
     pub sync_bytes: u64,
     /// A device operation that takes longer than this counts as failed.
     pub io_timeout: Duration,
@@ -227,14 +232,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults of the design: sync every second or 64 MiB, 30 s for a device operation, 20 s
+    /// The defaults of the design: sync every second or 4 MiB, 30 s for a device operation, 20 s
     /// for the checkpoint at the end (service managers wait for 30 s to 90 s), 64 MiB of cached
     /// entries.
     pub fn new(mode: Mode, boot: KernelBootId, boot_nonce: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
-            sync_bytes: 64 << 20,
+            sync_bytes: 4 << 20,
             io_timeout: Duration::from_secs(30),
             last_checkpoint: Duration::from_secs(20),
             log_cache_bytes: 64 << 20,

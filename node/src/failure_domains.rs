@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             on(&[7, 7, 8], &["", "", ""], Mode::Replicated),
             [
-                "slots 1 and 2 run on one machine: when it loses power, up to 1 s or 4 MiB of acknowledged writes may be lost"
+                "slots 1 and 2 run on one machine: when it loses power, up to 1 s or 64 MiB of acknowledged writes may be lost"
             ]
         );
         let sync = on(&[7, 7, 7], &["", "", ""], Mode::Sync).concat();

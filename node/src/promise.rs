@@ -2,12 +2,12 @@
 //! sentences, and a test compares the documents with them. They are written nowhere else.
 
 use crate::config::{StorageConfig, format_size};
-use cairn_engine::Mode;
+use cairn_engine::{Mode, UNSYNCED_PER_SYNC};
 use std::fmt;
 use std::time::Duration;
 
 /// The newest acknowledged writes that a background sync may not have covered yet: those of this
-/// time, or of this many bytes.
+/// time, or of [`UNSYNCED_PER_SYNC`] times this many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncWindow {
     /// `storage.sync_interval`.
@@ -35,7 +35,7 @@ impl Default for SyncWindow {
 
 impl fmt::Display for SyncWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = format_size(self.bytes);
+        let size = format_size(self.bytes.saturating_mul(UNSYNCED_PER_SYNC));
         let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = Some(size.trim_start_matches(digits)).filter(|unit| !unit.is_empty());
         write!(f, "{} or {digits} {}", seconds(self.interval), unit.unwrap_or("bytes"))
@@ -79,16 +79,16 @@ mod tests {
     #[test]
     fn the_window_is_that_of_the_configuration() {
         let window = SyncWindow { interval: Duration::from_millis(250), bytes: 3 << 20 };
-        assert_eq!(window.to_string(), "250 ms or 3 MiB");
+        assert_eq!(window.to_string(), "250 ms or 48 MiB");
         let said = sentence(Mode::Replicated, window);
         assert!(
-            said.contains("(550 ms after") && said.contains("up to 250 ms or 3 MiB of"),
+            said.contains("(550 ms after") && said.contains("up to 250 ms or 48 MiB of"),
             "{said}"
         );
-        assert_eq!(SyncWindow::default().to_string(), "1 s or 4 MiB");
+        assert_eq!(SyncWindow::default().to_string(), "1 s or 64 MiB");
         assert_eq!(
             SyncWindow { bytes: (1 << 20) + 1, ..window }.to_string(),
-            "250 ms or 1048577 bytes"
+            "250 ms or 16777232 bytes"
         );
     }
 

@@ -25,7 +25,7 @@ const COUNTED: [&str; 7] =
     ["fdatasync", "fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
 /// The node's defaults. The run does not change them.
 const SYNC_INTERVAL_S: f64 = 1.0;
-const SYNC_BYTES: f64 = (64 << 20) as f64;
+const SYNC_BYTES: f64 = (4 << 20) as f64;
 /// One background sync covers the data file and the journal.
 const FILES_PER_SYNC: f64 = 2.0;
 /// A checkpoint syncs what it covers, its area and its header.

@@ -789,7 +789,7 @@ pub struct Durability {
     /// longest time between a write and the background sync that covers it
     #[prost(uint64, tag = "6")]
     pub sync_interval_ms: u64,
-    /// most written bytes before a background sync begins
+    /// most written bytes before a background sync begins; 16 times as many may be lost
     #[prost(uint64, tag = "7")]
     pub sync_bytes: u64,
 }

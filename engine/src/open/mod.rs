@@ -108,10 +108,10 @@ impl Opening {
         let last_entries = last_entries(&recovered);
         let known = opening.known.clone();
         let damage = recovered.damage.clone();
-        let mode = opening.facts.options.mode;
+        let options = &opening.facts.options;
         let progress = WriteProgress {
             synced: recovered.synced.min(recovered.end),
-            ..WriteProgress::new(recovered.end, recovered.chain, mode)
+            ..WriteProgress::new(recovered.end, recovered.chain, options)
         };
         let state = state(&mut recovered, space, opening.facts.ring);
         let directory = directory.directory;

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::group::LogEntry;
 use crate::io::BLOCK;
 use crate::journal::{Body, Moved, encode_body};
+use crate::layout::shares_nothing;
 use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -168,12 +169,12 @@ impl Queue {
     }
 
     /// Whether something waits that no journal block carries: a long body, a moved value, or one that
-    /// fills a block. Carried, such a value would be written twice, and it shares nothing of the block
-    /// that it fills.
+    /// shares no block with others. Carried, such a value would be written twice, and nothing is gained.
     pub(crate) fn needs_data_area(&self) -> bool {
         let needs = |step: &Queued| match &step.op {
             Op::Append { entries, .. } => entries.iter().any(|pending| {
-                pending.body.is_some() || pending.values.iter().any(|value| value.len() >= BLOCK)
+                pending.body.is_some()
+                    || pending.values.iter().any(|value| shares_nothing(value.len() as u32))
             }),
             Op::Move(_) => true,
             _ => false,

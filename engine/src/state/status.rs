@@ -11,8 +11,9 @@ impl Engine {
         let shared = &self.shared;
         let (written, synced, unsynced_bytes, unsynced_ms) = {
             let progress = shared.progress.lock();
-            let ms = progress.oldest_unsynced.map_or(0, |since| since.elapsed().as_millis() as u64);
-            (progress.written, progress.synced, progress.unsynced_bytes, ms)
+            let oldest = progress.oldest_syncing.or(progress.oldest_unsynced);
+            let ms = oldest.map_or(0, |since| since.elapsed().as_millis() as u64);
+            (progress.written, progress.synced, progress.all_unsynced(), ms)
         };
         let member_state = *shared.member_state.lock();
         let state = shared.state.lock();

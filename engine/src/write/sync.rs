@@ -32,30 +32,26 @@ impl Shared {
     /// future may be dropped.
     pub(crate) async fn sync_now(&self) -> Result<Clean> {
         let one_at_a_time = self.syncing.lock().await;
-        let (target, checksum, bytes, since) = {
-            let mut progress = self.progress.lock();
-            let bytes = std::mem::take(&mut progress.unsynced_bytes);
-            (progress.written, progress.written_checksum, bytes, progress.oldest_unsynced.take())
-        };
         if let Some(error) = self.failed() {
             return Err(error);
         }
+        let (target, checksum) = {
+            let mut progress = self.progress.lock();
+            progress.sync_begins();
+            (progress.written, progress.written_checksum)
+        };
         let data = self.files.data.sync();
         let journal = self.files.journal.sync();
         let (data, journal) = futures::join!(data, journal);
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
         if let Err(error) = data.and(journal) {
-            let mut progress = self.progress.lock();
-            progress.unsynced_bytes += bytes;
-            progress.oldest_unsynced = since;
-            drop(progress);
+            self.progress.lock().sync_failed();
             self.fail(&error);
             return Err(error);
         }
         let synced_stamp = {
             let mut progress = self.progress.lock();
-            progress.synced = progress.synced.max(target);
-            progress.complete_ready();
+            progress.sync_ended(target);
             progress.take_synced_stamp(target)
         };
         drop(one_at_a_time);

@@ -4,10 +4,10 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one,
 };
-use crate::support::{Disk, Fate, Random, geometry, identity, place, run};
+use crate::support::{Disk, Fate, Random, geometry, identity, place, run, until};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Engine, Error, ListQuery, Mode, Options};
+use cairn_engine::{Engine, Error, ListQuery, Mode, Options, UNSYNCED_PER_SYNC};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -278,5 +278,47 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
             }
         }
         assert!(opened > 100 && refused > 20, "{opened} opened, {refused} refused");
+    });
+}
+
+/// The story: a flush took 100 ms and more, and all that was written meanwhile was acknowledged: a power
+/// cut could take more than the mode's promise says.
+#[test]
+fn while_a_sync_lasts_only_so_much_is_acknowledged_ahead_of_it() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        let (sync_interval, sync_bytes) = (Duration::from_secs(3600), 4096);
+        let patient = Options { sync_interval, sync_bytes, ..options(Mode::Replicated) };
+        let engine = Engine::open(Arc::new(disk.clone()), None, patient).await.unwrap();
+        let append_next = |index: &mut u64| {
+            *index += 1;
+            append(&engine, vec![entry(*index - 1, filled(300, *index))])
+        };
+        let mut index = 0;
+        while !engine.status().unsynced_acks {
+            append_next(&mut index).await.unwrap();
+        }
+        disk.hold(FileKind::Data);
+        let most = UNSYNCED_PER_SYNC * sync_bytes;
+        let mut step = 0;
+        while engine.status().unsynced_bytes + step <= most {
+            let before = engine.status().unsynced_bytes;
+            append_next(&mut index).await.expect("it is acknowledged ahead of the sync");
+            step = step.max(engine.status().unsynced_bytes.saturating_sub(before));
+        }
+        assert!(step > 0);
+        let written = engine.status().written_sequence;
+        let mut next = Box::pin(append_next(&mut index));
+        let begun = futures::poll!(&mut next);
+        assert!(begun.is_pending());
+        until("it is written", || engine.status().written_sequence > written).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            assert!(futures::poll!(&mut next).is_pending(), "it waits for the sync");
+        }
+        disk.release();
+        next.await.unwrap();
     });
 }

@@ -48,10 +48,10 @@ fn a_small_put_writes_the_journal_alone_and_is_read_back() {
     run(async {
         let (disk, engine) = patient().await;
         put_small(&engine).await;
-        put_one(&engine, 20, "large", filled(4095, 20)).await.unwrap();
+        put_one(&engine, 20, "large", filled(5000, 20)).await.unwrap();
         assert!(data_is_empty(&disk));
         assert_eq!(value_of(&engine, "k7").await, Some(filled(300, 7)));
-        assert_eq!(value_of(&engine, "large").await, Some(filled(4095, 20)));
+        assert_eq!(value_of(&engine, "large").await, Some(filled(5000, 20)));
         // A larger group commit takes along what waits.
         put_one(&engine, 21, "larger", filled(9000, 21)).await.unwrap();
         until("they are at their places", || engine.status().unsynced_bytes == 0).await;
@@ -65,20 +65,23 @@ fn a_small_put_writes_the_journal_alone_and_is_read_back() {
 
 /// The story: a put of 4 KiB wrote two blocks of journal, and its value a second time later.
 #[test]
-fn a_value_that_fills_a_block_is_written_once() {
+fn a_value_that_shares_no_block_is_written_once() {
     run(async {
         let (disk, engine) = patient().await;
         let written = || {
             [FileKind::Journal, FileKind::Data].map(|file| disk.core.lock().unwrap().written[&file])
         };
         put_one(&engine, 0, "first", filled(9000, 0)).await.unwrap();
-        let before = written();
-        put_one(&engine, 1, "key", filled(BLOCK, 1)).await.unwrap();
-        let block = BLOCK as u64;
-        assert_eq!(written(), before.map(|bytes| bytes + block));
-        until("it is synced", || engine.status().unsynced_bytes == 0).await;
-        assert_eq!(written()[1], before[1] + block);
-        assert_eq!(value_of(&engine, "key").await, Some(filled(BLOCK, 1)));
+        // A shorter one leaves a tenth of its block to others.
+        for (index, length) in [(1, BLOCK), (2, 3687)] {
+            let before = written();
+            put_one(&engine, index, "key", filled(length, index)).await.unwrap();
+            let block = BLOCK as u64;
+            assert_eq!(written(), before.map(|bytes| bytes + block));
+            until("it is synced", || engine.status().unsynced_bytes == 0).await;
+            assert_eq!(written()[1], before[1] + block);
+            assert_eq!(value_of(&engine, "key").await, Some(filled(length, index)));
+        }
     });
 }
 

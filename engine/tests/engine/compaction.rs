@@ -213,7 +213,8 @@ fn what_the_log_alone_refers_to_does_not_move() {
     });
 }
 
-/// A value that only the journal holds: it would be written to a second place before its first one.
+/// A value of a whole block and a tail that only the journal holds: if its tail moved, the rest
+/// would not be written any more.
 #[test]
 fn a_value_that_waits_to_be_written_does_not_move() {
     run(async {
@@ -223,7 +224,7 @@ fn a_value_that_waits_to_be_written_does_not_move() {
         let sync_interval = Duration::from_secs(3600);
         let patient = Options { sync_interval, ..options(Mode::Sync) };
         let engine = Engine::open(Arc::new(disk.clone()), None, patient).await.unwrap();
-        let value = |index| filled(400, index);
+        let value = |index| filled(4096 + 100, index);
         // So few that no checkpoint is due, and enough that compaction is worthwhile.
         let count = 38;
         let mut installer = engine.begin_install(GROUP).await.unwrap();

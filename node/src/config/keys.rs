@@ -175,7 +175,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("storage.sync_interval", Time, "1s")
         .means("longest time between a write and the background sync that covers it"),
     key("storage.sync_bytes", Size(1 << 20, 1 << 40), "4MiB")
-        .means("most written bytes before a background sync begins"),
+        .means("most written bytes before a background sync begins; while sixteen times as many are not synced, acknowledgements wait for one"),
     key("storage.io_timeout", Time, "30s")
         .means("time after which a read, write or sync that has not returned counts as failed, and the node stops"),
     key("storage.log_cache_bytes", Size(1 << 20, 1 << 40), "64MiB")

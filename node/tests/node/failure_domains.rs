@@ -8,7 +8,7 @@ const KERNELS: [&str; 2] =
 /// A cluster in mode `replicated` whose members run on these kernels, each with more configuration.
 async fn on(kernels: [usize; 3], more: [&str; 3]) -> Cluster {
     let sync =
-        "mode = \"replicated\"\nstorage.sync_interval = \"500ms\"\nstorage.sync_bytes = \"32MiB\"";
+        "mode = \"replicated\"\nstorage.sync_interval = \"500ms\"\nstorage.sync_bytes = \"2MiB\"";
     let mut cluster = Cluster::format(3, "64MiB", sync);
     for (node, (kernel, more)) in kernels.into_iter().zip(more).enumerate() {
         let file = cluster.folder.path().join(format!("kernel-{kernel}"));

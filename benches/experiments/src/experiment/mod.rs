@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_small_engine_syncs_before_it_is_full() {
-        for (bytes, sync_bytes) in [(24 << 20, (24 << 20) / 16), (4096 << 20, 64 << 20)] {
+        for (bytes, sync_bytes) in [(24 << 20, (24 << 20) / 16), (4096 << 20, 4 << 20)] {
             assert_eq!(small(Mode::Sync, KernelBootId(1), bytes).sync_bytes, sync_bytes);
         }
     }

@@ -18,7 +18,7 @@ pub(super) struct Setting {
 
 impl Setting {
     /// Cairn's default.
-    pub const DEFAULT: Setting = Setting::pair(1000, 64);
+    pub const DEFAULT: Setting = Setting::pair(1000, 4);
     /// The mode that waits for a sync before each answer.
     pub const SYNC: Setting = Setting { mode: Mode::Sync, ..Setting::DEFAULT };
 
@@ -220,7 +220,7 @@ mod tests {
         let default = Options::new(Mode::Replicated, boot, 1);
         assert_eq!(Setting::DEFAULT.interval, default.sync_interval);
         assert_eq!(Setting::DEFAULT.bytes, default.sync_bytes);
-        assert_eq!(Setting::DEFAULT.row(1000), "replicated, 1 s, 64 MiB, 1,000 clients");
+        assert_eq!(Setting::DEFAULT.row(1000), "replicated, 1 s, 4 MiB, 1,000 clients");
         assert_eq!(Setting::SYNC.row(1), "sync, 1 client");
     }
 
@@ -237,8 +237,9 @@ mod tests {
     #[test]
     fn bytes_that_a_checkpoint_comes_before_do_not_act() {
         let plan = |size_bytes, quick| Plan::new(&Settings { size_bytes, quick, ..settings() });
+        assert!(!plan(64 << 20, true).bytes_act(&Setting::DEFAULT));
         let quick = plan(Settings::QUICK_SIZE, true);
-        assert!(quick.bytes_act(&Setting::pair(10_000, 4)) && !quick.bytes_act(&Setting::DEFAULT));
+        assert!(quick.bytes_act(&Setting::DEFAULT) && !quick.bytes_act(&Setting::pair(1000, 512)));
         let full = plan(Settings::DEFAULT_SIZE, false);
         assert!(full.bytes_act(&Setting::DEFAULT) && !full.bytes_act(&Setting::pair(1000, 512)));
     }

@@ -42,9 +42,9 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
          do not, so Cairn over files is not the gain of avoiding filesystem metadata alone.".into(),
         format!(
             "Cairn's directory has {} and syncs in the background after each {} at the latest; by \
-             default a node does after 64 MiB.",
+             default a node does after 4 MiB.",
             size(sizes.engine_bytes),
-            size((sizes.engine_bytes / 16).min(64 << 20))
+            size((sizes.engine_bytes / 16).min(4 << 20))
         ),
         "Each gain isolates one variable. They share causes, so they neither add up nor multiply \
          to one number; what fsync costs and what filesystem metadata costs are two \

@@ -242,8 +242,8 @@ pub(super) fn notes(
              follows, the more it costs for each of them."
         ),
         format!(
-            "Each engine has {}, and on the filesystem of its own {}. It syncs after a \
-             sixteenth of that, instead of 64 MiB, since it uses space again only after a sync.",
+            "Each engine has {}, and on the filesystem of its own {}. It syncs after 4 \
+             MiB, or a sixteenth of that if it is less, since it uses space again only after a sync.",
             size(sizes.engine),
             size(sizes.own_engine)
         ),
