@@ -13,6 +13,7 @@
 //! lie, and what receives them keeps them where they arrived. A checksum of the frame does not cover
 //! them: each message holds the hashes of its values, with which they are stored.
 
+use super::methods;
 use crate::core::error::Malformed;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
@@ -99,6 +100,11 @@ impl Header {
             return Err(Malformed("a frame of too many values"));
         }
         Ok(Some(header))
+    }
+
+    /// Whether it is a request of an append stream.
+    pub(super) fn is_append(&self) -> bool {
+        self.kind == Kind::More || self.kind == Kind::Call && self.code == methods::APPEND.number()
     }
 
     /// The bytes of the whole frame.

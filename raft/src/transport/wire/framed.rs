@@ -3,8 +3,8 @@
 //! What holds here: a frame that has begun arrives at the slowest rate or faster, and what is to be
 //! sent is taken at a fortieth of that rate; else the connection ends. Each side says from time to time
 //! that it is there, also while it receives nothing because it has enough to do. Who connected ends the
-//! connection when it hears nothing; who accepted it, when it hears nothing for longer. Large frames of
-//! calls that are being received or served have a bound over all connections that one accepted.
+//! connection when it hears nothing; who accepted it, when it hears nothing for longer. Large frames
+//! that are being received or served have a bound over all connections that one accepted.
 
 use super::frame::{Frame, HEADER_BYTES, Header, Kind};
 use super::{SLOWEST_BYTES_PER_SECOND, transfer_time};
@@ -43,17 +43,22 @@ const TAKEN_BYTES: usize = 256 << 10;
 /// How often each side says that it is there.
 pub(super) const ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
 
-/// Bytes of large frames that are received at once over all connections that a member accepted; more
-/// frames wait.
-const ROOM_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
+/// Bytes of large frames of either sort that are received or served at once over all connections that a
+/// member accepted; more frames wait.
+const ROOM_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
 
 /// Room for large frames, in KiB. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct Room {
+    calls: Arc<Semaphore>,
+    /// Of append streams: they wait for the disk, and a snapshot's pieces must not wait with them.
+    appends: Arc<Semaphore>,
+}
 
 impl Room {
     pub(super) fn of(bytes: usize) -> Room {
-        Room(Arc::new(Semaphore::new(bytes >> 10)))
+        let room = || Arc::new(Semaphore::new(bytes >> 10));
+        Room { calls: room(), appends: room() }
     }
 }
 
@@ -251,6 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         let malformed = |error: Malformed| io::Error::new(io::ErrorKind::InvalidData, error);
         loop {
             let header = Header::read(&self.received, self.most).map_err(malformed)?;
+            let appends = header.is_some_and(|header| header.is_append());
             let needed = match header {
                 Some(header) if header.frame_bytes() <= self.received.len() => {
                     self.receiving.ended();
@@ -261,7 +267,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
                 Some(header) => header.frame_bytes(),
                 None => HEADER_BYTES,
             };
-            ready!(self.poll_room(needed, context));
+            ready!(self.poll_room(needed, appends, context));
             match ready!(self.poll_receive(needed, context)) {
                 Ok(()) => {}
                 Err(error)
@@ -279,12 +285,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Framed<S> {
         self.held.take()
     }
 
-    /// Ready when there is room for a frame of so many bytes. Until it is there, whoever has room has it
-    /// for no longer than a frame may take.
-    fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<()> {
-        let Some(Room(room)) = self.room.as_ref().filter(|_| bytes > SMALL_BYTES) else {
+    /// Ready when there is room for a frame of so many bytes, of an append stream or of a call. Whoever
+    /// has it receives its frame at the slowest rate or faster, and is then served.
+    fn poll_room(&mut self, bytes: usize, appends: bool, context: &mut Context<'_>) -> Poll<()> {
+        let Some(room) = self.room.as_ref().filter(|_| bytes > SMALL_BYTES) else {
             return Poll::Ready(());
         };
+        let room = if appends { &room.appends } else { &room.calls };
         if self.held.is_none() {
             let acquire = || Box::pin(Arc::clone(room).acquire_many_owned((bytes >> 10) as u32));
             let acquiring = self.acquiring.get_or_insert_with(|| acquire());

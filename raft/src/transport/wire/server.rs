@@ -3,7 +3,7 @@
 //! What holds here: at most [`CALLS`] calls and [`STREAMS`] append streams of a connection are served at
 //! once, and more are refused. While [`UNSENT_BYTES`] of answers are not taken, no more answers are made,
 //! and nothing more is received; nor is it while a request waits for its stream. A large request has its
-//! share of the room of all connections until it is answered. A call that is being
+//! share of the room of all connections until it is answered, or its stream or connection ends. A call that is being
 //! served ends with its connection, or when its caller says that nobody waits for it any more: else those
 //! that time out would take the places of all others.
 
@@ -321,6 +321,7 @@ mod tests {
     use super::*;
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
     use tokio::io::AsyncWriteExt;
     use tokio::sync::Semaphore;
 
@@ -360,17 +361,19 @@ mod tests {
     /// Reads the requests of append streams, and answers each when it has leave to.
     #[derive(Clone)]
     struct Held {
+        called: Arc<AtomicUsize>,
         read: Arc<AtomicUsize>,
         leave: Arc<Semaphore>,
     }
 
     impl Service for Held {
         fn call(&self, _: u8, _: Packed) -> Result<Served, Status> {
+            self.called.fetch_add(1, Ordering::SeqCst);
             Err(Status::unimplemented("no method"))
         }
 
         fn append(&self, requests: Requests) -> Answers {
-            let Held { read, leave } = self.clone();
+            let Held { read, leave, .. } = self.clone();
             let answer = move |_| {
                 read.fetch_add(1, Ordering::SeqCst);
                 let leave = leave.clone();
@@ -384,24 +387,24 @@ mod tests {
     }
 
     /// The story: a request gave its room back as soon as it was received, and those that waited for
-    /// their stream were charged to nobody.
+    /// their stream were charged to nobody. Calls do not wait with them: a snapshot's pieces are calls.
     #[tokio::test]
     async fn a_large_request_of_an_append_stream_has_its_room_until_it_is_answered() {
         const LARGE: usize = 4 << 20;
-        let service = Held { read: Arc::default(), leave: Arc::new(Semaphore::new(0)) };
+        let leave = Arc::new(Semaphore::new(0));
+        let service = Held { called: Arc::default(), read: Arc::default(), leave };
         let room = Room::of(LARGE * 3 / 2);
         let mut tasks = Vec::new();
-        for _ in 0..2 {
+        for code in [methods::APPEND.number(), methods::APPEND.number(), methods::HELLO.number()] {
             let (mut other, stream) = tokio::io::duplex(1 << 20);
             tasks.push(tokio::spawn({
                 let (service, room) = (service.clone(), room.clone());
                 async move { drop(serve(stream, service, room).await) }
             }));
             tasks.push(tokio::spawn(async move {
-                let (kind, code) = (Kind::Call, methods::APPEND.number());
                 let values = vec![Bytes::from(vec![7; LARGE])];
                 let mut pieces = VecDeque::new();
-                Frame { kind, code, values, ..empty(1) }.write(&mut pieces);
+                Frame { kind: Kind::Call, code, values, ..empty(1) }.write(&mut pieces);
                 other.write_all(&PREFACE).await.unwrap();
                 for piece in pieces {
                     other.write_all(&piece).await.unwrap();
@@ -410,17 +413,23 @@ mod tests {
             }));
         }
         let read = || service.read.load(Ordering::SeqCst);
-        while read() == 0 {
-            tokio::task::yield_now().await;
-        }
+        let called = || service.called.load(Ordering::SeqCst);
+        // The limit only turns a hang into a failure.
+        let until = async |wanted: usize| {
+            let waiting = async {
+                while read() < wanted || called() == 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("they are read");
+        };
+        until(1).await;
         for _ in 0..10_000 {
             tokio::task::yield_now().await;
             assert_eq!(read(), 1, "the first one is not answered, and has the room");
         }
         service.leave.add_permits(1);
-        while read() == 1 {
-            tokio::task::yield_now().await;
-        }
+        until(2).await;
         tasks.iter().for_each(|task| task.abort());
     }
 }
