@@ -116,7 +116,7 @@ pub(crate) struct Records {
     target: Target,
     name: String,
     objects: VecDeque<Object>,
-    next: Option<JoinHandle<Result<Bytes>>>,
+    next: Option<Loading>,
     piece: VecDeque<Record>,
 }
 
@@ -131,7 +131,7 @@ impl Records {
         }
     }
 
-    fn load(&mut self) -> Option<JoinHandle<Result<Bytes>>> {
+    fn load(&mut self) -> Option<Loading> {
         let object = self.objects.pop_front()?;
         Some(spawn_fetch(&self.target, &self.name, object))
     }
@@ -163,7 +163,7 @@ struct Values {
 }
 
 enum Load {
-    Begun(JoinHandle<Result<Bytes>>),
+    Begun(Loading),
     Done(Bytes),
 }
 
@@ -223,13 +223,22 @@ impl Values {
     }
 }
 
-async fn joined(loading: JoinHandle<Result<Bytes>>) -> Result<Bytes> {
-    loading.await.map_err(|error| Error::Task(error.to_string()))?
+/// An object that is being read, for as long as somebody may want it.
+struct Loading(JoinHandle<Result<Bytes>>);
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
-fn spawn_fetch(target: &Target, name: &str, object: Object) -> JoinHandle<Result<Bytes>> {
+async fn joined(mut loading: Loading) -> Result<Bytes> {
+    (&mut loading.0).await.map_err(|error| Error::Task(error.to_string()))?
+}
+
+fn spawn_fetch(target: &Target, name: &str, object: Object) -> Loading {
     let (target, name) = (target.clone(), name.to_owned());
-    real_tokio::spawn(async move { fetch(&target, &name, &object).await })
+    Loading(real_tokio::spawn(async move { fetch(&target, &name, &object).await }))
 }
 
 /// An object's bytes, decompressed, once they have their checksum.

@@ -8,6 +8,7 @@ use super::exit::{Exit, StateError, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use super::zeroing;
+use anyhow::Context;
 use cairn_backup::{Backup, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
 use cairn_client::proto::generation_text;
 use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
@@ -139,8 +140,8 @@ fn bar(total: u64, message: &str) -> ProgressBar {
     bar
 }
 
-/// The member that sends its state: a learner, else a follower, else the leader.
-async fn sender(client: &Client) -> anyhow::Result<(String, NodeStatus)> {
+/// The members that may send their state: learners first, then followers, then the leader.
+async fn senders(client: &Client) -> anyhow::Result<Vec<(String, NodeStatus)>> {
     client.members().await?;
     let ask = client.endpoints().into_iter().map(|endpoint| async move {
         let status = client.status(&endpoint).await;
@@ -152,14 +153,10 @@ async fn sender(client: &Client) -> anyhow::Result<(String, NodeStatus)> {
         Role::Leader => 2,
         _ => 3,
     };
-    let (mut found, mut refused) = (None, None);
+    let (mut found, mut refused) = (Vec::new(), None);
     for (endpoint, status) in join_all(ask).await {
         match status {
-            Ok(status) if status.not_ready.is_none() => {
-                if found.as_ref().is_none_or(|(_, other)| rank(&status) < rank(other)) {
-                    found = Some((endpoint, status));
-                }
-            }
+            Ok(status) if status.not_ready.is_none() => found.push((endpoint, status)),
             Ok(status) => {
                 let why = status.not_ready.unwrap_or_default();
                 refused = Some(StateError(format!("{endpoint} may not be read now: {why}")).into());
@@ -167,27 +164,58 @@ async fn sender(client: &Client) -> anyhow::Result<(String, NodeStatus)> {
             Err(error) => refused = Some(error.into()),
         }
     }
-    let nobody = || UsageError("no node to ask".into()).into();
-    found.ok_or_else(|| refused.unwrap_or_else(nobody))
+    if found.is_empty() {
+        let nobody = || UsageError("no node to ask".into()).into();
+        return Err(refused.unwrap_or_else(nobody));
+    }
+    found.sort_by_key(|(_, status)| rank(status));
+    Ok(found)
+}
+
+/// Whether another member may send its state though this one does not: it sends it to others, is gone, or
+/// cannot read a value.
+fn may_ask_another(error: &anyhow::Error) -> bool {
+    use cairn_client::Error::{DeadlineExceeded, Refused, Unavailable, ValueUnreadable};
+    let error = error.downcast_ref();
+    matches!(
+        error,
+        Some(
+            Refused { .. } | Unavailable { .. } | DeadlineExceeded { .. } | ValueUnreadable { .. }
+        )
+    )
 }
 
 async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
     let target = Target::make(&args.at.target)?;
     let client = args.connect.client_within(NODE_TIMEOUT)?;
-    let (endpoint, status) = sender(&client).await?;
-    let base = match args.since.as_deref() {
-        Some("latest") => Some(latest(&target, Some(&status)).await?),
-        since => since.map(str::to_owned),
-    };
-    let saved = save_from(&client, &endpoint, &status, &target, base.as_deref(), true).await;
-    let (manifest, resumes) = match saved {
-        // What was broken off is of no use: it is damaged, or of another history.
-        Err((error, Some(_))) if is_of_source(&error) => {
-            save_from(&client, &endpoint, &status, &target, base.as_deref(), false).await
+    let mut senders = senders(&client).await?.into_iter();
+    let mut next = senders.next();
+    let mut base = args.since;
+    let (endpoint, manifest, resumes) = loop {
+        let (endpoint, status) = next.take().context("no node to ask")?;
+        if base.as_deref() == Some("latest") {
+            base = Some(latest(&target, Some(&status)).await?);
         }
-        saved => saved,
-    }
-    .map_err(|(error, _)| error)?;
+        let from =
+            |resume| save_from(&client, &endpoint, &status, &target, base.as_deref(), resume);
+        let saved = match from(true).await {
+            // What was broken off is of no use: it is damaged, or of another history.
+            Err((error, Some(_))) if is_of_source(&error) => from(false).await,
+            saved => saved,
+        };
+        next = senders.next();
+        match saved {
+            Ok((manifest, resumes)) => break (endpoint, manifest, resumes),
+            Err((error, _)) if !may_ask_another(&error) => return Err(error),
+            Err((error, _)) => {
+                let Some((other, _)) = &next else { return Err(error) };
+                output.note(
+                    || json!({ "not_sent_by": endpoint, "why": format!("{error:#}"), "asking": other }),
+                    || format!("{endpoint} does not send its state ({error:#}); asking {other}"),
+                );
+            }
+        }
+    };
     let new = own_bytes(&manifest);
     output.either(
         || {

@@ -2,8 +2,9 @@
 //!
 //! What holds here: the state has everything that was acknowledged before the call, and nothing of
 //! later. Its view keeps the space of what is deleted meanwhile, so it ends with the stream, when the
-//! receiver takes nothing for a while, and when space is scarce. Each piece is charged to the caller until
-//! the transport has sent it. Few streams are open at once.
+//! receiver takes nothing for a while, and when space is scarce. A piece is charged to the caller until the
+//! transport has sent one; one more of each stream, which waits for its place, is not. Few streams are
+//! open at once.
 
 use super::{Inner, read};
 use crate::access::Need;

@@ -2,7 +2,7 @@
 //! off at any moment.
 
 use crate::support::{Cluster, Ran, code, command, run};
-use cairn_client::{Client, Error, ListOptions, Version};
+use cairn_client::{Client, Error, ListOptions, Role, Version};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
@@ -272,4 +272,35 @@ async fn what_cannot_be_done_says_why_and_changes_nothing() {
         cluster.cairn_alone(&["backup", "prune", &target, "--keep", "1", "--yes", "-o", "json"]);
     assert_eq!(json_of(&pruned)["objects"], 0);
     json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
+}
+
+/// The story: the follower that was asked sent its state to two others already, and nobody asked another
+/// member.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_asks_another_member_if_the_first_one_does_not_send_its_state() {
+    let cluster = Cluster::start(3, "128MiB", "").await;
+    let (target, client) = (target(&cluster), cluster.client());
+    // More than a connection has under way: a stream that nobody reads stays open.
+    for number in 0..40 {
+        client.put(format!("key {number}"), vec![number; 512 << 10]).await.expect("a put");
+    }
+    let (mut unread, mut leader) = (Vec::new(), None);
+    for endpoint in cluster.endpoints() {
+        if client.status(&endpoint).await.expect("a status").role == Role::Leader {
+            leader = Some(endpoint);
+            continue;
+        }
+        for _ in 0..2 {
+            unread.push(client.operator().state(&endpoint, &[]).await.expect("a state"));
+        }
+    }
+    let ran = cluster.cairn(&["backup", "save", &target, "-o", "json"]);
+    let saved = json_of(&ran);
+    assert_eq!(saved["from"].as_str(), leader.as_deref(), "{ran:?}");
+    assert_eq!(
+        (&saved["keys"], ran.stderr.matches("\"asking\"").count()),
+        (&40.into(), 2),
+        "{ran:?}"
+    );
+    drop(unread);
 }

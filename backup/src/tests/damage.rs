@@ -1,0 +1,147 @@
+//! Damage is found wherever it is, and what does not fit is refused.
+
+use super::*;
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_found() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(3);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(50);
+        cluster.save(&target, "b1", Some("b0")).await;
+        let needed = Manifest::load(&target, "b1").await.unwrap();
+        let needed = |path: &PathBuf| {
+            let path = path.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
+            path == "b1/manifest" || needed.objects().any(|object| object.path == path)
+        };
+        let files: Vec<PathBuf> = files(&folder).into_iter().filter(needed).collect();
+        let mut random = StdRng::seed_from_u64(4);
+        for round in 0..400 {
+            let file = &files[round % files.len()];
+            let bytes = std::fs::read(file).unwrap();
+            let mut changed = bytes.clone();
+            let at = random.random_range(0..bytes.len());
+            match random.random_range(0..4) {
+                0 => changed.truncate(at),
+                1 => changed.push(random.random()),
+                _ => changed[at] ^= 1 << random.random_range(0..8),
+            }
+            std::fs::write(file, &changed).unwrap();
+            let verified = match Backup::open(&target, "b1").await {
+                Ok(backup) => backup.verify(|_| ()).await.map(drop),
+                Err(error) => Err(error),
+            };
+            let error = verified.expect_err(&format!("round {round}, {}", file.display()));
+            assert!(matches!(error, Error::Damaged { .. } | Error::Newer { .. }), "{error}");
+            std::fs::write(file, &bytes).unwrap();
+        }
+        for file in &files {
+            let bytes = std::fs::read(file).unwrap();
+            std::fs::remove_file(file).unwrap();
+            let gone = match Backup::open(&target, "b1").await {
+                Ok(backup) => backup.verify(|_| ()).await.is_err(),
+                Err(_) => true,
+            };
+            assert!(gone, "{} was removed", file.display());
+            std::fs::write(file, &bytes).unwrap();
+        }
+        cluster.check(&target, "b1").await;
+    });
+}
+
+/// An unsafe recovery gave indexes to other writes: the base has versions that this history has not.
+#[test]
+fn a_base_of_another_history_is_refused() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(5);
+        cluster.save(&target, "base", None).await;
+        let mut other = Cluster::new(6);
+        other.index = cluster.index;
+        let refused = other.save_some(&target, "next", Some("base"), usize::MAX).await;
+        assert!(matches!(refused, Err(Error::History { .. })));
+        assert!(matches!(Backup::open(&target, "next").await, Err(Error::Missing { .. })));
+    });
+}
+
+#[test]
+fn a_value_that_does_not_have_its_hash_and_keys_out_of_order_are_refused() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(7);
+        let items = cluster.items(&Sources::default());
+        let begin = async |name: &str| {
+            Saver::begin_with(&target, name, cluster.head(), Sources::default(), SMALL)
+                .await
+                .unwrap()
+        };
+        let mut saver = begin("damaged").await;
+        let whole = items.iter().find(|item| item.length > 0).unwrap();
+        let damaged = Item { hash: whole.hash ^ 1, ..whole.clone() };
+        assert!(matches!(saver.add(damaged).await, Err(Error::Sent(_))));
+        let mut saver = begin("order").await;
+        saver.add(items[1].clone()).await.unwrap();
+        assert!(matches!(saver.add(items[0].clone()).await, Err(Error::Sent(_))));
+        let mut saver = begin("less").await;
+        saver.add(items[0].clone()).await.unwrap();
+        assert!(matches!(saver.finish(2).await, Err(Error::Sent(_))));
+    });
+}
+
+#[test]
+fn an_object_that_goes_while_a_backup_is_saved_leaves_no_backup() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(16);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        std::fs::remove_file(folder.path().join("base/values-000000")).unwrap();
+        assert!(matches!(saver.finish(keys).await, Err(Error::Damaged { .. })));
+        assert!(matches!(Backup::open(&target, "next").await, Err(Error::Missing { .. })));
+    });
+}
+
+/// Objects that are whole, and not those of this state.
+#[test]
+fn records_of_another_state_are_damage() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(17);
+        cluster.save(&target, "before", None).await;
+        let (key, (version, value)) = cluster.keys.pop_first().unwrap();
+        cluster.keys.insert([&key[..], b"!"].concat().into(), (version, value));
+        let other = cluster.save(&target, "after", None).await;
+        let before = Manifest::load(&target, "before").await.unwrap();
+        assert_eq!((before.keys, before.value_bytes), (other.keys, other.value_bytes));
+        let Manifest { records, values, .. } = other;
+        let mixed = Manifest { records, values, ..before };
+        std::fs::write(folder.path().join("before/manifest"), mixed.encode().unwrap()).unwrap();
+        let backup = Backup::open(&target, "before").await.unwrap();
+        assert!(matches!(backup.verify(|_| ()).await, Err(Error::Damaged { .. })));
+    });
+}
+
+#[test]
+fn a_version_behind_the_backups_own_is_damage() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(15);
+        for (name, term, index) in [("term", 2, 5), ("index", 0, cluster.index + 1)] {
+            let begun = Saver::begin(&target, name, cluster.head(), Sources::default()).await;
+            let mut saver = begun.unwrap();
+            let item = Item { term, index, ..cluster.items(&Sources::default())[0].clone() };
+            saver.add(item).await.unwrap();
+            saver.finish(1).await.unwrap();
+            let backup = Backup::open(&target, name).await.unwrap();
+            assert!(matches!(backup.verify(|_| ()).await, Err(Error::Damaged { .. })), "{name}");
+        }
+    });
+}
