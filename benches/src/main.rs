@@ -20,7 +20,7 @@ mod target;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The allocator of the shipped binary.
@@ -157,12 +157,18 @@ async fn run(
         let file = results::keep(&results::folder()?, &report, machine)?;
         eprintln!("kept in {}", file.display());
     }
-    if let Some(file) = svg {
-        anyhow::ensure!(!report.lines.is_empty(), "`{}` measures no loads to draw", report.bench);
-        std::fs::write(&file, chart::bars(&report.lines, &report.title()))
-            .with_context(|| file.display().to_string())?;
+    if let Some(file) = svg
+        && let Err(error) = draw(&report, &file)
+    {
+        eprintln!("not drawn: {error:#}");
     }
     Ok(report)
+}
+
+fn draw(report: &report::Report, file: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(!report.lines.is_empty(), "`{}` measures no loads", report.bench);
+    let picture = chart::bars(&report.lines, &report.title());
+    std::fs::write(file, picture).with_context(|| file.display().to_string())
 }
 
 async fn measure(command: Command) -> anyhow::Result<report::Report> {

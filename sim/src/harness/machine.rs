@@ -412,7 +412,7 @@ impl Machine {
         self.state.lock().lacks_acks = true;
     }
 
-    /// The node of this life is active and votes.
+    /// The node of this life is active and votes in all configurations, and no change is under way.
     pub(super) fn saw_active(&self, life: u32) {
         let failed = self.device_failed();
         let mut state = self.state.lock();
