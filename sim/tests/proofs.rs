@@ -89,6 +89,38 @@ fn every_rule_names_a_proof_that_exists() {
             assert!(missing.is_empty(), "no {kind} is called {missing:?}: {proof}");
             found |= !names.is_empty();
         }
+        let tests = named(proof, "test");
+        let missing: Vec<&String> = tests.iter().filter(|test| !is_a_test(test)).collect();
+        assert!(missing.is_empty(), "no test is called {missing:?}: {proof}");
         assert!(found, "nothing is named: {proof}");
     }
+}
+
+/// Whether a filter of `cargo test` matches something: `lib CRATE PATH`, `bins CRATE PATH`, the name of an
+/// integration test and a path in it, or the name of a function.
+fn is_a_test(name: &str) -> bool {
+    let words: Vec<&str> = name.split_whitespace().collect();
+    let (folder, path) = match words[..] {
+        ["lib" | "bins", library, path] => {
+            (format!("{}/src", library.trim_start_matches("cairn-")), path)
+        }
+        [test, path] => (format!("{test}/tests/{test}"), path),
+        [function] => ("engine/tests".to_owned(), function),
+        _ => return false,
+    };
+    let modules = path.trim_end_matches("::tests").replace("::", "/");
+    let (file, inside) = (format!("/{modules}.rs"), format!("/{modules}/"));
+    let function = format!("fn {path}(");
+    files(&repository().join(folder)).iter().any(|source| {
+        let at = source.to_string_lossy();
+        at.ends_with(&file)
+            || at.contains(&inside)
+            || fs::read_to_string(source).is_ok_and(|text| text.contains(&function))
+    })
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }

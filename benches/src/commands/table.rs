@@ -117,7 +117,11 @@ fn cluster(report: &Report) -> Result<Vec<[String; 3]>> {
     };
     let what =
         format!("puts/s of {}, {} clients (`cluster`)", size(report)?, setting(report, "clients")?);
-    let etcd = format!("etcd {}: {}", setting(report, "etcd")?, line("etcd, three members")?);
+    let etcd = format!(
+        "etcd {}: {}",
+        setting(report, "etcd, three members")?,
+        line("etcd, three members")?
+    );
     let costs = ratio(report, "cairn, mode sync / cairn, three nodes")?;
     Ok(vec![
         [what, line("cairn, three nodes")?, etcd],
@@ -278,7 +282,9 @@ mod tests {
     /// A result of each bench, as its command makes it.
     fn results() -> Vec<Report> {
         let mut cluster = Report::new("cluster");
-        for (name, value) in [("value bytes", "4096"), ("clients", "100"), ("etcd", "3.4")] {
+        for (name, value) in
+            [("value bytes", "4096"), ("clients", "100"), ("etcd, three members", "3.4")]
+        {
             cluster.set(name, value);
         }
         for (name, rate) in [("cairn, three nodes", 17_342), ("etcd, three members", 4_400)] {

@@ -140,19 +140,13 @@ fn bar(total: u64, message: &str) -> ProgressBar {
     bar
 }
 
-/// The members that may send their state: learners first, then followers, then the leader.
+/// The members that may send their state: followers first, then the leader. Learners may not be read.
 async fn senders(client: &Client) -> anyhow::Result<Vec<(String, NodeStatus)>> {
     client.members().await?;
     let ask = client.endpoints().into_iter().map(|endpoint| async move {
         let status = client.status(&endpoint).await;
         (endpoint, status)
     });
-    let rank = |status: &NodeStatus| match status.role {
-        Role::Learner => 0,
-        Role::Follower => 1,
-        Role::Leader => 2,
-        _ => 3,
-    };
     let (mut found, mut refused) = (Vec::new(), None);
     for (endpoint, status) in join_all(ask).await {
         match status {
@@ -168,7 +162,7 @@ async fn senders(client: &Client) -> anyhow::Result<Vec<(String, NodeStatus)>> {
         let nobody = || UsageError("no node to ask".into()).into();
         return Err(refused.unwrap_or_else(nobody));
     }
-    found.sort_by_key(|(_, status)| rank(status));
+    found.sort_by_key(|(_, status)| status.role == Role::Leader);
     Ok(found)
 }
 
