@@ -92,9 +92,12 @@ impl Head {
         target.create(&head_path(name), sealed(self)?).await
     }
 
-    /// `None` if there is none that can be read.
+    /// `None` if there is none, or it is damaged.
     pub(crate) async fn load(target: &Target, name: &str) -> Result<Option<Head>> {
-        let bytes = target.get(&head_path(name), HEAD_BYTES_MAX).await?;
+        let bytes = match target.get(&head_path(name), HEAD_BYTES_MAX).await {
+            Err(Error::TooLong { .. }) => None,
+            bytes => bytes?,
+        };
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
         Ok(json.and_then(|json| serde_json::from_str(json).ok()))
     }

@@ -5,7 +5,8 @@
 //! first, so a prune that is broken off leaves no backup without an object. A backup that begins meanwhile
 //! stores its head and then looks whether its base is still there; a prune removes manifests and then
 //! looks for heads that are new, before it removes an object: one of the two sees the other. A folder
-//! without a head that can be read is no backup's, and is not touched.
+//! without a head or a manifest that can be read is no backup's, and is not touched. If reading fails,
+//! nothing is removed.
 
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest};
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 /// A backup under way writes more often.
-const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Which of two backups of a cluster is the later one: their terms and indexes. Clocks may be ahead.
 type Age = (u64, u64);
@@ -57,11 +58,13 @@ pub async fn prune(
     let found = target.find().await?;
     let seen: BTreeSet<String> = found.keys().cloned().collect();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
-    for name in found.keys() {
-        // Without a head that can be read it is no backup's folder.
-        if let Ok(Some(head)) = Head::load(target, name).await {
-            heads.insert(name.clone(), head);
-        }
+    for (name, found) in &found {
+        let head = match (Head::load(target, name).await?, found.finished) {
+            (None, true) => head_of_manifest(target, name).await?,
+            (head, _) => head,
+        };
+        // Without one that can be read it is no backup's folder.
+        heads.extend(head.map(|head| (name.clone(), head)));
     }
     let found: BTreeMap<_, _> =
         found.into_iter().filter(|(name, _)| heads.contains_key(name)).collect();
@@ -154,7 +157,20 @@ pub async fn prune(
     Ok(pruned)
 }
 
+/// The head of a backup whose own is lost: its manifest has it, too.
+///
+/// The story: one head could not be read, and objects that the backup needs were removed from the folders
+/// of others.
+async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
+    match Manifest::load(target, name).await {
+        Ok(manifest) => Ok(Some(manifest.head)),
+        Err(failed @ Error::Store { .. }) => Err(failed),
+        // It is no backup's, or is of no use to anybody.
+        Err(_) => Ok(None),
+    }
+}
+
 /// Whether this time is less than so long ago. One that nobody can tell is.
-fn is_younger(time: Option<SystemTime>, than: Duration, now: SystemTime) -> bool {
+pub(crate) fn is_younger(time: Option<SystemTime>, than: Duration, now: SystemTime) -> bool {
     time.and_then(|time| time.checked_add(than)).is_none_or(|until| until > now)
 }

@@ -9,6 +9,7 @@
 
 use crate::error::{Error, Result, shown};
 use crate::manifest::{Head, Manifest, Object, RECORDS_BYTES_MAX};
+use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, decode_piece, decompress};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
 use crate::target::{Found, Target, manifest_path};
@@ -103,7 +104,11 @@ impl Sources {
             sources.base = Some(name.to_owned());
             sources.all.push(source);
         }
-        let unfinished = found.iter().filter(|(_, found)| resume && !found.finished);
+        // A prune removes what is older, and does not see who begins to build on it.
+        let now = SystemTime::now();
+        let unfinished = found.iter().filter(|(_, found)| {
+            resume && !found.finished && is_younger(found.latest, UNDER_WAY / 2, now)
+        });
         let mut unfinished: Vec<_> = unfinished.map(|(name, f)| (f.latest, name)).collect();
         unfinished.sort_unstable();
         while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED) {

@@ -272,3 +272,31 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
         assert!(error.contains(what), "{error}");
     }
 }
+
+/// A prune removes what was broken off a day ago, and does not see a save that begins to build on it.
+#[test]
+fn what_was_broken_off_long_ago_is_not_built_upon() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(12);
+        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
+        let mut saver = begun.unwrap();
+        for item in items.into_iter().take(50) {
+            saver.add(item).await.unwrap();
+        }
+        saver.break_off().await.unwrap();
+        let resumes = async || {
+            let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+            sources.resumes().to_vec()
+        };
+        assert_eq!(resumes().await, ["broken"]);
+        let long_ago = SystemTime::now() - Duration::from_secs(13 * 3600);
+        for path in files(&folder) {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(long_ago).unwrap();
+        }
+        assert!(resumes().await.is_empty());
+    });
+}

@@ -179,3 +179,33 @@ fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
         cluster.check(&target, "next").await;
     });
 }
+
+/// The story: the head of one backup could not be read, and the objects that it needs were removed from
+/// the folder of another.
+#[test]
+fn a_backup_whose_head_is_lost_keeps_all_that_it_needs() {
+    for damage in ["none", "flipped", "too long"] {
+        run(async {
+            let (folder, target) = folder();
+            let mut cluster = Cluster::new(11);
+            cluster.save(&target, "b0", None).await;
+            cluster.work(20);
+            cluster.save(&target, "b1", Some("b0")).await;
+            let head = folder.path().join("b1/head");
+            let mut bytes = std::fs::read(&head).unwrap();
+            match damage {
+                "none" => std::fs::remove_file(&head).unwrap(),
+                "flipped" => {
+                    bytes[5] ^= 1;
+                    std::fs::write(&head, bytes).unwrap();
+                }
+                _ => std::fs::write(&head, vec![b'x'; 2 << 20]).unwrap(),
+            }
+            let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+            let keep = Keep { last: 1, within: Duration::ZERO };
+            let pruned = prune(&target, &keep, &["b0".to_owned()], later, false).await.unwrap();
+            assert_eq!(pruned.backups, ["b0"], "{damage}");
+            cluster.check(&target, "b1").await;
+        });
+    }
+}

@@ -180,6 +180,8 @@ fn may_ask_another(error: &anyhow::Error) -> bool {
 }
 
 async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
+    // Whatever the shell allows: a backup has every value.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let target = Target::make(&args.at.target)?;
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let mut senders = senders(&client).await?.into_iter();

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How often the leader is asked.
 const POLL: Duration = Duration::from_millis(250);
+/// A longer wait is this one.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("question").required(true)))]
@@ -35,7 +37,7 @@ pub(crate) struct HealthArgs {
 
 pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exit> {
     let client = args.connect.client()?;
-    let until = Instant::now() + args.wait.unwrap_or_default();
+    let until = Instant::now() + args.wait.unwrap_or_default().min(LONGEST_WAIT);
     let answer = loop {
         let answer = Answer::ask(&client, args.slot).await;
         let left = until.saturating_duration_since(Instant::now());

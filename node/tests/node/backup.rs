@@ -7,7 +7,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +61,12 @@ async fn all_of(client: &Client) -> BTreeMap<String, (Version, String)> {
         }
     }
     found
+}
+
+/// The first folder in this one.
+fn folder_in(folder: &Path) -> PathBuf {
+    let first = std::fs::read_dir(folder).expect("a folder").next().expect("a backup");
+    first.expect("an entry").path()
 }
 
 /// The folder for backups, as an argument.
@@ -271,6 +278,14 @@ async fn what_cannot_be_done_says_why_and_changes_nothing() {
     let pruned =
         cluster.cairn_alone(&["backup", "prune", &target, "--keep", "1", "--yes", "-o", "json"]);
     assert_eq!(json_of(&pruned)["objects"], 0);
+    // A backup has every value: it is its owner's alone.
+    let folders = [target.clone().into(), folder_in(Path::new(&target))];
+    for folder in folders {
+        for path in std::fs::read_dir(&folder).expect("a folder").map(|e| e.expect("an entry")) {
+            let mode = path.metadata().expect("its mode").permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{}", path.path().display());
+        }
+    }
     json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
 }
 

@@ -12,6 +12,7 @@ use crate::error::{Error, RESTORING};
 use cairn_backup::{Backup, Item};
 use cairn_engine::{Engine, Identity, LogId, SnapshotKey};
 use cairn_raft::{GROUP, MemberAddress, NodeId, Restored};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Bytes of values that are given to the engine at once.
@@ -38,7 +39,7 @@ pub struct RestoredMember {
 ///
 /// # Errors
 /// `Config`; `Engine`, also if the directory is not empty, or too small; `Replica`, if the backup is of
-/// a later release; `HalfRestored`, if it breaks off.
+/// a later release; `HalfRestored`, if it breaks off, or `zeroing` ends the work.
 pub async fn restore(
     config: &NodeConfig,
     backup: &Backup,
@@ -78,8 +79,13 @@ pub async fn restore(
     let own = plan.identity(config.slot);
     let id = NodeId::new(own.slot, own.incarnation);
     let unfinished = Identity { cluster: RESTORING.to_owned(), ..own };
-    format_for(config, &unfinished, zeroing).await?;
-    fill(config, backup, &plan, &mut restored).await.map_err(|error| Error::HalfRestored {
+    format_for(config, &unfinished, &mut *zeroing).await?;
+    let mut told = |done| {
+        restored(done);
+        // All zeros are written, and it still knows whether to go on.
+        zeroing(1, 1)
+    };
+    fill(config, backup, &plan, &mut told).await.map_err(|error| Error::HalfRestored {
         directory: config.data_directory.display().to_string(),
         why: error.to_string(),
     })?;
@@ -98,7 +104,7 @@ async fn fill(
     config: &NodeConfig,
     backup: &Backup,
     plan: &Restored,
-    restored: &mut impl FnMut(u64),
+    restored: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let environment = Environment::from_files(config)?;
     let durability = durability(config)?;
@@ -118,7 +124,7 @@ async fn install(
     engine: &Engine,
     backup: &Backup,
     plan: &Restored,
-    restored: &mut impl FnMut(u64),
+    restored: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let mut installer = engine.begin_install(GROUP).await?;
     let mut items = backup.items();
@@ -132,11 +138,15 @@ async fn install(
         if bytes >= BATCH_BYTES || batch.len() >= BATCH_KEYS {
             installer.put(std::mem::take(&mut batch)).await?;
             bytes = 0;
-            restored(done);
+            if restored(done).is_break() {
+                return Err("it was interrupted".into());
+            }
         }
     }
     installer.put(batch).await?;
-    restored(done);
+    if restored(done).is_break() {
+        return Err("it was interrupted".into());
+    }
     plan.install(engine, installer).await?;
     Ok(())
 }
