@@ -1,28 +1,24 @@
 //! `cairn backup`: saves the state of a cluster, shows and checks what is saved, and makes directories
 //! of a new cluster from it.
 
-use super::ConnectOptions;
+mod save;
+
 use super::confirm::confirm;
 use super::connect::time;
-use super::exit::{Exit, StateError, UsageError};
+use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use super::zeroing;
-use anyhow::Context;
-use cairn_backup::{Backup, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
+use cairn_backup::{Backup, Keep, Manifest, Target, prune};
+use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
-use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
 use cairn_node::NodeConfig;
 use cairn_node::config::{Source, format_size};
 use clap::{Args, Subcommand};
-use futures::future::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
-
-/// How long a node may take to answer, before it sends anything.
-const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The end of the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
@@ -36,7 +32,7 @@ pub(crate) struct BackupArgs {
 #[derive(Subcommand)]
 enum Command {
     /// Save the state of the cluster
-    Save(SaveArgs),
+    Save(save::SaveArgs),
     /// List the backups at a target
     List(TargetArgs),
     /// Show one backup
@@ -62,19 +58,6 @@ struct NamedArgs {
 
     /// The backup's name, as `cairn backup list` shows it; without it, the latest one
     name: Option<String>,
-}
-
-#[derive(Args)]
-struct SaveArgs {
-    #[command(flatten)]
-    connect: ConnectOptions,
-
-    #[command(flatten)]
-    at: TargetArgs,
-
-    /// Save only what changed since this backup, which must stay: a name, or `latest`
-    #[arg(long, value_name = "NAME")]
-    since: Option<String>,
 }
 
 #[derive(Args)]
@@ -122,7 +105,7 @@ struct RestoreArgs {
 
 pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exit> {
     match args.command {
-        Command::Save(args) => save(args, output).await,
+        Command::Save(args) => save::run(args, output).await,
         Command::List(args) => list(args, output).await,
         Command::Show(args) => show(args, output).await,
         Command::Verify(args) => verify(args, output).await,
@@ -138,183 +121,6 @@ fn bar(total: u64, message: &str) -> ProgressBar {
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(message.to_owned());
     bar
-}
-
-/// The members that may send their state: followers first, then the leader. Learners may not be read.
-async fn senders(client: &Client) -> anyhow::Result<Vec<(String, NodeStatus)>> {
-    client.members().await?;
-    let ask = client.endpoints().into_iter().map(|endpoint| async move {
-        let status = client.status(&endpoint).await;
-        (endpoint, status)
-    });
-    let (mut found, mut refused) = (Vec::new(), None);
-    for (endpoint, status) in join_all(ask).await {
-        match status {
-            Ok(status) if status.not_ready.is_none() => found.push((endpoint, status)),
-            Ok(status) => {
-                let why = status.not_ready.unwrap_or_default();
-                refused = Some(StateError(format!("{endpoint} may not be read now: {why}")).into());
-            }
-            Err(error) => refused = Some(error.into()),
-        }
-    }
-    if found.is_empty() {
-        let nobody = || UsageError("no node to ask".into()).into();
-        return Err(refused.unwrap_or_else(nobody));
-    }
-    found.sort_by_key(|(_, status)| status.role == Role::Leader);
-    Ok(found)
-}
-
-/// Whether another member may send its state though this one does not: it sends it to others, is gone, or
-/// cannot read a value.
-fn may_ask_another(error: &anyhow::Error) -> bool {
-    use cairn_client::Error::{DeadlineExceeded, Refused, Unavailable, ValueUnreadable};
-    let error = error.downcast_ref();
-    matches!(
-        error,
-        Some(
-            Refused { .. } | Unavailable { .. } | DeadlineExceeded { .. } | ValueUnreadable { .. }
-        )
-    )
-}
-
-async fn save(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
-    // Whatever the shell allows: a backup has every value.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let target = Target::make(&args.at.target)?;
-    let client = args.connect.client_within(NODE_TIMEOUT)?;
-    let mut senders = senders(&client).await?.into_iter();
-    let mut next = senders.next();
-    let mut base = args.since;
-    let (endpoint, manifest, resumes) = loop {
-        let (endpoint, status) = next.take().context("no node to ask")?;
-        if base.as_deref() == Some("latest") {
-            base = Some(latest(&target, Some(&status)).await?);
-        }
-        let from =
-            |resume| save_from(&client, &endpoint, &status, &target, base.as_deref(), resume);
-        let saved = match from(true).await {
-            // What was broken off is of no use: it is damaged, or of another history.
-            Err((error, Some(_))) if is_of_source(&error) => from(false).await,
-            saved => saved,
-        };
-        next = senders.next();
-        match saved {
-            Ok((manifest, resumes)) => break (endpoint, manifest, resumes),
-            Err((error, _)) if !may_ask_another(&error) => return Err(error),
-            Err((error, _)) => {
-                let Some((other, _)) = &next else { return Err(error) };
-                output.note(
-                    || json!({ "not_sent_by": endpoint, "why": format!("{error:#}"), "asking": other }),
-                    || format!("{endpoint} does not send its state ({error:#}); asking {other}"),
-                );
-            }
-        }
-    };
-    let new = own_bytes(&manifest);
-    output.either(
-        || {
-            let mut shown = as_json(&manifest);
-            if let Value::Object(shown) = &mut shown {
-                shown.insert("from".into(), endpoint.clone().into());
-                shown.insert("resumed".into(), resumes.clone().into());
-            }
-            shown
-        },
-        || {
-            let resumed = match &resumes {
-                Some(name) => format!(", going on with {name}, which was broken off"),
-                None => String::new(),
-            };
-            format!(
-                "saved {} at {}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target",
-                manifest.name,
-                target.text(),
-                manifest.keys,
-                format_size(manifest.value_bytes),
-                manifest.head.index,
-                format_size(new),
-            )
-        },
-    )?;
-    Ok(Exit::Done)
-}
-
-/// A backup, and the one that was broken off with which it goes on; or an error, and the same.
-type Saved = Result<(Manifest, Option<String>), (anyhow::Error, Option<String>)>;
-
-/// Whether the error is about what a backup builds on.
-fn is_of_source(error: &anyhow::Error) -> bool {
-    use cairn_backup::Error::{Damaged, History};
-    matches!(error.downcast_ref(), Some(Damaged { .. } | History { .. }))
-}
-
-async fn save_from(
-    client: &Client,
-    endpoint: &str,
-    status: &NodeStatus,
-    target: &Target,
-    base: Option<&str>,
-    resume: bool,
-) -> Saved {
-    let (cluster, generation) = (&status.cluster, status.generation);
-    let sources = Sources::find(target, cluster, generation, base, resume).await;
-    let sources = sources.map_err(|error| (error.into(), None))?;
-    let resumes = Some(sources.resumes().join(", ")).filter(|names| !names.is_empty());
-    match save_beside(client, endpoint, target, sources).await {
-        Ok(manifest) => Ok((manifest, resumes)),
-        Err(error) => Err((error, resumes)),
-    }
-}
-
-async fn save_beside(
-    client: &Client,
-    endpoint: &str,
-    target: &Target,
-    sources: Sources,
-) -> anyhow::Result<Manifest> {
-    let held = sources.held().into_iter();
-    let held = held
-        .map(|held| HeldValues { through: held.through, through_key: held.through_key })
-        .collect::<Vec<_>>();
-    let mut state = client.operator().state(endpoint, &held).await?;
-    let from = state.head().clone();
-    let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-    let now: String = now.chars().filter(|c| c.is_ascii_digit() || *c == 'T').collect();
-    let name = format!("{}-{}", now.replace('T', "-"), from.index);
-    let head = Head {
-        cluster: from.cluster,
-        generation: from.generation,
-        cluster_version: from.cluster_version,
-        term: from.term,
-        index: from.index,
-        release: from.release,
-        base: None,
-        resumes: Vec::new(),
-        began: 0,
-    };
-    let mut saver = Saver::begin(target, &name, head, sources).await?;
-    let shown = bar(from.keys, "saving");
-    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} keys {eta}") {
-        shown.set_style(style);
-    }
-    loop {
-        let items = match state.next().await {
-            Ok(Some(items)) => items,
-            Ok(None) => break,
-            Err(error) => {
-                saver.break_off().await?;
-                return Err(error.into());
-            }
-        };
-        shown.inc(items.len() as u64);
-        for StateItem { key, term, index, length, hash, value, .. } in items {
-            saver.add(Item { key, term, index, length, hash, value }).await?;
-        }
-    }
-    shown.finish_and_clear();
-    Ok(saver.finish(from.keys).await?)
 }
 
 /// The bytes of the objects that this backup wrote itself.
