@@ -62,7 +62,7 @@ pub enum Error {
         location: String,
     },
     /// A file is shorter than the geometry in the superblock says: it was truncated or replaced.
-    #[error("{location}: file `{}` has {found} bytes, the superblock says {expected}; it was truncated or replaced. \
+    #[error("{location}: file `{}` has {found} bytes, and should have {expected}; it was truncated or replaced. \
              Restore the file, or format the directory again and let the node rejoin", file.name())]
     TooShort {
         /// The directory.

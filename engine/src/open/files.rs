@@ -4,7 +4,7 @@
 //! length is read or written. It is longer only if a growth did not end.
 
 use crate::error::{Error, Result};
-use crate::io::{Directory, FileKind, OpenFile, SUPERBLOCK_BYTES};
+use crate::io::{Directory, FileKind, OpenFile};
 use crate::state::Files;
 use crate::types::Geometry;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Ope
     }
 }
 
-fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<OpenFile> {
+pub(super) fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<OpenFile> {
     let mut file = open_file(directory, kind)?;
     let found = file.size();
     if found < expected {
@@ -39,10 +39,6 @@ fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Resul
     }
     file.bytes = expected;
     Ok(file)
-}
-
-pub(super) fn open_superblock(directory: &dyn Directory) -> Result<OpenFile> {
-    open_sized(directory, FileKind::Superblock, SUPERBLOCK_BYTES)
 }
 
 pub(super) fn open_files(directory: &dyn Directory, geometry: &Geometry) -> Result<Files> {

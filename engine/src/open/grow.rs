@@ -8,7 +8,8 @@
 //! The lock on the superblock's file, which every open takes first, is held from the first read to
 //! the last sync.
 
-use super::files::{open_files, open_superblock};
+use super::files::open_files;
+use super::lost_identity::open_superblock;
 use super::format::check_expected;
 use crate::error::{Error, Result};
 use crate::geometry::{Area, Sizing};
@@ -37,7 +38,7 @@ impl Growth {
     ) -> Result<Growth> {
         let sizing = sizing.into();
         let location = directory.location();
-        let superblock = SuperblockStore::read(open_superblock(directory)?).await?;
+        let superblock = SuperblockStore::read(open_superblock(directory).await?).await?;
         check_expected(&location, &superblock.current().identity, expected)?;
         let from = superblock.current().geometry;
         open_files(directory, &from)?;

@@ -2,7 +2,8 @@
 //! would make of it. Writes nothing.
 
 use super::evidence::{classify, lost_power, shutdown_evidence};
-use super::files::{open_file, open_files, open_superblock};
+use super::files::{open_file, open_files};
+use super::lost_identity::open_superblock;
 use super::recovery::{is_written, recover};
 use crate::checkpoint::verify;
 use crate::error::{Corruption, Error, Result};
@@ -123,7 +124,7 @@ pub async fn inspect(
     boot: KernelBootId,
     values: bool,
 ) -> Result<Inspection> {
-    let superblock = open_superblock(directory)?;
+    let superblock = open_superblock(directory).await?;
     let copies = copies(&superblock).await;
     let known = match SuperblockStore::read(superblock).await {
         Ok(store) => store.current().clone(),

@@ -10,17 +10,30 @@
 //! the old identity cannot come back with less than it had. A crash from there on leaves a
 //! directory without an identity, on which the same steps are repeated.
 
-use super::files::{open_file, open_superblock};
+use super::files::{open_file, open_sized};
 use super::format::{check_expected, check_identity};
 use super::recovery::is_written;
 use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Directory, FileKind, OpenFile, SUPERBLOCK_BYTES};
 use crate::state::Engine;
-use crate::superblock::{SuperblockStore, readable_copies, void_copies};
+use crate::superblock::{NO_SUPERBLOCK, SuperblockStore, readable_copies, void_copies};
 use crate::types::{Geometry, Identity};
 
 /// Bytes zeroed by one write.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// Opens the file of the superblock. Without a byte in it and a written journal, a format was killed
+/// when it had just made the file, which is its last one.
+pub(super) async fn open_superblock(directory: &dyn Directory) -> Result<OpenFile> {
+    match open_sized(directory, FileKind::Superblock, SUPERBLOCK_BYTES) {
+        Err(Error::TooShort { location, found: 0, .. })
+            if !is_written(&open_file(directory, FileKind::Journal)?).await =>
+        {
+            Err(Error::NotFormatted { location, reason: NO_SUPERBLOCK.to_owned() })
+        }
+        opened => opened,
+    }
+}
 
 /// The error for a directory without a readable superblock. One intact copy suffices to recognise a
 /// directory of another cluster or slot. A journal with content distinguishes an erased superblock
@@ -46,7 +59,7 @@ pub(super) async fn open_error(
             }
             let expected = "the superblock of a directory whose journal was written to";
             let (file, length) = (FileKind::Superblock, SUPERBLOCK_BYTES);
-            Corruption::new(file, 0, length, expected, "empty copies").into()
+            Corruption::new(file, 0, length, expected, "no two copies").into()
         }
         error => error,
     }
@@ -56,7 +69,7 @@ impl Engine {
     /// Whether the identity of a directory can be read. If it could not, callers ask again, since
     /// the storage may have been away. Does not lock out other processes, and changes nothing.
     pub async fn reads_identity(directory: &dyn Directory) -> bool {
-        let Ok(superblock) = open_superblock(directory) else { return false };
+        let Ok(superblock) = open_superblock(directory).await else { return false };
         SuperblockStore::read(superblock).await.is_ok()
     }
 
@@ -75,7 +88,7 @@ impl Engine {
     pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
         check_identity(identity)?;
         {
-            let superblock = open_superblock(directory)?;
+            let superblock = open_superblock(directory).await?;
             let Err(error) = SuperblockStore::read(superblock.clone()).await else {
                 return Ok(());
             };

@@ -31,10 +31,10 @@ use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
 use begin::{Unbegun, watch};
 use bytes::Bytes;
 use evidence::{classify, lost_power, shutdown_evidence};
-use files::{open_files, open_superblock};
+use files::open_files;
 use format::check_expected;
 pub(crate) use format::check_identity;
-use lost_identity::open_error;
+use lost_identity::{open_error, open_superblock};
 use parking_lot::Mutex;
 use recovery::{Recovered, recover};
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl Opening {
         options: Options,
     ) -> Result<Opening> {
         let location = directory.location();
-        let file = open_superblock(directory)?;
+        let file = open_superblock(directory).await?;
         let read = SuperblockStore::read(file.clone()).await;
         directory.deadlines.check(&location)?;
         let superblock = match read {

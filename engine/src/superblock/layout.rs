@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
 /// The format of a new directory.
 pub(crate) const FIRST_FORMAT: u32 = 2;
+/// The revision that a format writes. Every open writes newer ones.
+pub(super) const FIRST_REVISION: u64 = 1;
 /// The newest format: a checkpoint may hold what changed since another one.
 pub(crate) const NEWEST_FORMAT: u32 = 3;
 const CHECKSUM_AT: usize = 16;
@@ -95,7 +97,7 @@ impl Superblock {
     pub(crate) fn first(identity: Identity, geometry: Geometry) -> Superblock {
         Superblock {
             format: FIRST_FORMAT,
-            revision: 1,
+            revision: FIRST_REVISION,
             identity,
             generation: 0,
             geometry,

@@ -1,11 +1,14 @@
 //! Reading and updating the four copies.
 
-use super::layout::{FIRST_FORMAT, NEWEST_FORMAT, Superblock, Unusable};
+use super::layout::{FIRST_FORMAT, FIRST_REVISION, NEWEST_FORMAT, Superblock, Unusable};
 use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, OpenFile, SUPERBLOCK_BYTES};
 use futures::future::join_all;
 
 const COPIES: u64 = 4;
+/// Why a directory is not formatted, if its superblock's file holds nothing.
+pub(crate) const NO_SUPERBLOCK: &str =
+    "its superblock is empty, as an unfinished format leaves it; if so, `cairn format` begins anew";
 const SPACING: u64 = SUPERBLOCK_BYTES / COPIES;
 /// Copies that must agree.
 const QUORUM: usize = 2;
@@ -247,11 +250,21 @@ fn elect(
         let supported = FIRST_FORMAT..=NEWEST_FORMAT;
         return Err(Error::OtherFormat { location, found, supported });
     }
-    if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
-        let reason =
-            "its superblock is empty, as an unfinished format leaves it; if so, `cairn format` begins anew"
-                .to_owned();
-        return Err(Error::NotFormatted { location: location.to_owned(), reason });
+    let not_formatted = |reason: &str| {
+        Err(Error::NotFormatted { location: location.to_owned(), reason: reason.to_owned() })
+    };
+    let absent = copies.iter().filter(|copy| matches!(copy, Err(Unusable::Absent))).count();
+    if absent == copies.len() {
+        return not_formatted(NO_SUPERBLOCK);
+    }
+    // A format writes two of them at once, and only then the others.
+    if let [only] = usable[..]
+        && only.revision == FIRST_REVISION
+        && absent + 1 == copies.len()
+    {
+        return not_formatted(
+            "its superblock is not whole, as a format leaves it that is killed in its last step; if so, remove the files in it",
+        );
     }
     let expected = format!("{QUORUM} of {COPIES} copies that agree");
     let found = format!("{} readable, none twice", usable.len());
@@ -292,6 +305,17 @@ mod tests {
         use Unusable::{Absent, Damaged, Version};
         let absent = elect("d", &[Err(Absent), Err(Absent), Err(Absent), Err(Absent)]);
         assert!(matches!(absent, Err(Error::NotFormatted { .. })));
+        let of_revision = |n| Superblock { revision: n, ..example() };
+        for copy in 0..QUORUM {
+            let mut killed = vec![Err(Absent); 4];
+            killed[copy] = Ok(of_revision(FIRST_REVISION));
+            assert!(matches!(elect("d", &killed), Err(Error::NotFormatted { .. })));
+            killed[copy] = Ok(of_revision(FIRST_REVISION + 1));
+            assert!(matches!(elect("d", &killed), Err(Error::Corrupt(_))), "it was opened");
+            killed[copy] = Ok(of_revision(FIRST_REVISION));
+            killed[3] = Err(Damaged);
+            assert!(matches!(elect("d", &killed), Err(Error::Corrupt(_))), "it had four copies");
+        }
         for found in [1, 9] {
             let other = Err(Version(found));
             let copies = [other.clone(), other.clone(), other, Err(Damaged)];

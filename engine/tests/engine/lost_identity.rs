@@ -87,6 +87,41 @@ fn an_erased_superblock_is_not_taken_for_an_unfinished_format() {
     });
 }
 
+/// A process that is killed leaves no copy of the superblock, one, or at least two. None of these is a
+/// damaged directory, unless it was used.
+#[test]
+fn a_first_format_that_is_killed_anywhere_leaves_an_unformatted_directory_or_a_whole_one() {
+    run(async {
+        let (mut unformatted, mut finished) = (0, false);
+        for cut in 1.. {
+            let (disk, to) = (Disk::new(geometry()), other());
+            {
+                let mut core = disk.core.lock().unwrap();
+                core.cut_at = Some(core.operations + cut);
+            }
+            finished |= tokio::select! {
+                biased;
+                () = disk.died.notified() => false,
+                done = Engine::format(&disk, geometry(), &to) => done.map(|()| true).unwrap(),
+            };
+            disk.reboot(Cache::Volatile, Fate::Kept);
+            match open(&disk, true).await {
+                Err(Error::NotFormatted { .. }) => unformatted += 1,
+                Err(error) => panic!("cut {cut}: {error}"),
+                Ok(_) => check_empty(&disk, &format!("cut {cut}")).await,
+            }
+            if finished {
+                break;
+            }
+        }
+        assert!(unformatted > 5, "{unformatted}");
+        // One copy, of a directory that was used: its others were erased.
+        let disk = stopped().await;
+        disk.damage(FileKind::Superblock, |bytes| bytes[COPY..].fill(0));
+        assert!(is_lost(&disk).await);
+    });
+}
+
 #[test]
 fn an_identity_that_can_be_read_is_left_as_it_is() {
     run(async {

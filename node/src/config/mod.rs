@@ -297,7 +297,7 @@ impl NodeConfig {
         ];
         for (name, listen, advertised) in reached {
             let at = advertised.as_ref().unwrap_or(listen);
-            if self.has_peers() && members::is_wildcard(at) {
+            if members::is_wildcard(at) {
                 return conflict(format!(
                     "nobody reaches this member at {at}: give advertise.{name} the address at which others do"
                 ));

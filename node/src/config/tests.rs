@@ -264,15 +264,18 @@ fn a_member_that_joins_names_only_itself_and_seeds() {
 
 #[test]
 fn a_member_that_listens_on_all_interfaces_says_where_others_reach_it() {
-    let mut layers = layers(&format!(
-        "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\nmembers = \"{THREE}\"\nlisten.client = \"0.0.0.0:7400\"\n"
-    ));
-    let error = NodeConfig::from_layers(&layers).expect_err("nobody reaches it").to_string();
-    assert!(error.contains("0.0.0.0:7400") && error.contains("advertise.client"), "{error}");
-    layers.add_assignment("--set", "advertise.client=a:7400").expect("an address");
-    let config = NodeConfig::from_layers(&layers).expect("good");
-    assert_eq!(config.advertise_client.as_deref(), Some("a:7400"));
-    assert_eq!(config.advertise_peer, None);
+    // Also one that is alone: others join later, and its clients are told where it is.
+    for others in [format!("members = \"{THREE}\"\n"), String::new()] {
+        let mut layers = layers(&format!(
+            "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n{others}listen.client = \"0.0.0.0:7400\"\n"
+        ));
+        let error = NodeConfig::from_layers(&layers).expect_err("nobody reaches it").to_string();
+        assert!(error.contains("0.0.0.0:7400") && error.contains("advertise.client"), "{error}");
+        layers.add_assignment("--set", "advertise.client=a:7400").expect("an address");
+        let config = NodeConfig::from_layers(&layers).expect("good");
+        assert_eq!(config.advertise_client.as_deref(), Some("a:7400"));
+        assert_eq!(config.advertise_peer, None);
+    }
 }
 
 #[test]

@@ -314,6 +314,39 @@ async fn a_damaged_value_is_not_taken_for_a_missing_one_and_the_rest_is_served()
     assert_eq!(cluster.cairn(&["get", "damaged"]).stdout, "written again");
 }
 
+/// The story: of a restore that was killed when it had just made the superblock's file, the node said
+/// that the superblock says how long the superblock should be.
+#[test]
+fn what_a_killed_format_leaves_of_its_superblock_is_no_damaged_directory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of_command = ["--cluster", "c", "--slot", "1", "--dir", "node"];
+    let format = [&["format"][..], &of_command, &["--size", "16MiB"]].concat();
+    let serve = [&["serve"][..], &of_command, &["--set", "insecure=true"]].concat();
+    assert_eq!(run(folder.path(), &format).code, 0);
+    let superblock = folder.path().join("node/superblock");
+    let whole = std::fs::read(&superblock).expect("a superblock");
+
+    let copy = whole.len() / 4;
+    let mut half = vec![0; whole.len()];
+    half[..copy].copy_from_slice(&whole[..copy]);
+    std::fs::write(&superblock, half).expect("written");
+    let said = ["is not a Cairn data directory", "killed in its last step", "remove the files"];
+    refused(&run(folder.path(), &serve), 1, &said);
+    refused(&run(folder.path(), &["inspect", "node"]), 1, &said);
+    refused(&run(folder.path(), &format), 1, &["move it away first", "nothing was changed"]);
+
+    std::fs::write(&superblock, "").expect("written");
+    let said = ["is not a Cairn data directory", "its superblock is empty", "begins anew"];
+    refused(&run(folder.path(), &serve), 1, &said);
+    refused(&run(folder.path(), &["inspect", "node"]), 1, &said);
+    assert_eq!(run(folder.path(), &format).code, 0);
+
+    // In a journal that was written to there may be an acknowledged write.
+    std::fs::write(folder.path().join("node/journal"), vec![1; 1 << 20]).expect("written");
+    std::fs::write(&superblock, "").expect("written");
+    refused(&run(folder.path(), &serve), 1, &["has 0 bytes", "truncated or replaced"]);
+}
+
 /// The story: a server that formatted its directory did not hear SIGTERM. The signal left half of the
 /// files behind, which every later start refused.
 #[test]
