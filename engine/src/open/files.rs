@@ -30,7 +30,11 @@ pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Ope
     }
 }
 
-pub(super) fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<OpenFile> {
+pub(super) fn open_sized(
+    directory: &dyn Directory,
+    kind: FileKind,
+    expected: u64,
+) -> Result<OpenFile> {
     let mut file = open_file(directory, kind)?;
     let found = file.size();
     if found < expected {

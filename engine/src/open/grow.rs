@@ -9,8 +9,8 @@
 //! the last sync.
 
 use super::files::open_files;
-use super::lost_identity::open_superblock;
 use super::format::check_expected;
+use super::lost_identity::open_superblock;
 use crate::error::{Error, Result};
 use crate::geometry::{Area, Sizing};
 use crate::io::Directory;
