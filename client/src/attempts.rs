@@ -131,14 +131,23 @@ impl Attempts {
             let connecting = pool.connect_to_its_end(&node);
             let failure = match tokio::time::timeout(self.remaining(), connecting).await {
                 Ok(Ok(connection)) => return Ok((node, connection)),
+                Ok(Err(error @ Error::ProtocolMismatch { .. })) => return Err(error),
                 Ok(Err(error @ Error::ClusterMismatch { .. })) => {
                     if self.is_last_stranger(pool, &node) {
                         return Err(error);
                     }
                     Failure::OtherCluster(error)
                 }
-                Ok(Err(error @ Error::ProtocolMismatch { .. })) => return Err(error),
-                Ok(Err(error)) if error.is_denied() => return Err(error),
+                // At an address of before there may be a node of another cluster, or one that does not
+                // know of this caller yet. So each is asked, and if one has let the caller in before, until
+                // all deny it.
+                Ok(Err(error)) if error.is_denied() => {
+                    let all_deny = self.is_last_stranger(pool, &node);
+                    if all_deny || (!pool.knows_generation() && self.is_last_untried(pool, &node)) {
+                        return Err(error);
+                    }
+                    Failure::OtherCluster(error)
+                }
                 Ok(Err(Error::Unavailable { last_error, .. })) => Failure::NotSent(last_error),
                 Ok(Err(error)) => Failure::NotSent(error.to_string()),
                 // What failed before says more.
@@ -149,13 +158,19 @@ impl Attempts {
         }
     }
 
-    /// Notes that `node` is of another cluster. Returns whether all are, so that nobody is left to
+    /// Notes that `node` is of another cluster, or denies the caller. Returns whether all are, so that nobody is left to
     /// ask.
     fn is_last_stranger(&mut self, pool: &Pool, node: &Node) -> bool {
         if !self.strangers.iter().any(|address| address == node.address()) {
             self.strangers.push(node.address().to_owned());
         }
         self.strangers.len() >= pool.len()
+    }
+
+    /// Whether every other node was asked.
+    fn is_last_untried(&self, pool: &Pool, node: &Node) -> bool {
+        let others = self.tried.iter().filter(|address| *address != node.address()).count();
+        others + 1 >= pool.len()
     }
 
     /// The node to ask next, or how long to wait until there is one.

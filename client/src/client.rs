@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::options::Options;
+use crate::options::{LONGEST, Options};
 use crate::pool::Pool;
 use crate::types::Limits;
 use crate::{Error, Member};
@@ -41,8 +41,9 @@ impl Client {
         Options::default()
     }
 
-    /// The same client with another deadline for its requests.
+    /// The same client with another deadline for its requests, at most a year.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
+        let deadline = deadline.min(LONGEST);
         Client { pool: self.pool.clone(), deadline, synced: self.synced }
     }
 

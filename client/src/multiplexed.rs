@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use prost::Message;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -32,7 +32,22 @@ const WINDOW: usize = 4;
 /// The generated stub: one call for one request.
 pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
 
-type Reply = oneshot::Sender<Result<answer::Kind, Status>>;
+/// Requests that wait or are not answered yet: as many as a server takes of a stream at once. A caller
+/// that stops waiting leaves its request in its place.
+const PLACES: usize = 1024;
+
+/// The way back to a caller, and the place of its request until it is answered, or was not sent.
+struct Reply {
+    caller: oneshot::Sender<Result<answer::Kind, Status>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reply {
+    fn send(self, result: Result<answer::Kind, Status>) {
+        // The caller may be gone.
+        let _ = self.caller.send(result);
+    }
+}
 
 /// A request that waits to be sent.
 struct QueuedCall {
@@ -49,6 +64,7 @@ pub(crate) struct MultiplexedStream(Arc<Driven>);
 
 struct Driven {
     calls: mpsc::UnboundedSender<QueuedCall>,
+    places: Arc<Semaphore>,
     driver: JoinHandle<()>,
 }
 
@@ -65,7 +81,8 @@ impl MultiplexedStream {
     pub(crate) fn new(stub: UnaryStub, caller: Caller) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
         let driver = tokio::spawn(drive(stub, caller, queue));
-        MultiplexedStream(Arc::new(Driven { calls, driver }))
+        let places = Arc::new(Semaphore::new(PLACES));
+        MultiplexedStream(Arc::new(Driven { calls, places, driver }))
     }
 
     /// Sends a request and waits for its answer. May be cancelled; the request may then still take
@@ -76,7 +93,10 @@ impl MultiplexedStream {
         named: Option<u32>,
         timeout: Duration,
     ) -> Result<answer::Kind, Status> {
-        let (reply, answer) = oneshot::channel();
+        // Nobody closes it.
+        let place = self.0.places.clone().acquire_owned().await.map_err(|_| not_sent())?;
+        let (caller, answer) = oneshot::channel();
+        let reply = Reply { caller, _place: place };
         let queued = QueuedCall { kind, named, timeout, reply };
         self.0.calls.send(queued).map_err(|_| not_sent())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
@@ -107,8 +127,7 @@ async fn drive(stub: UnaryStub, caller: Caller, mut queue: mpsc::UnboundedReceiv
     exchange(stub, caller, &mut queue, &mut queued).await;
     queue.close();
     for call in queued.into_iter().chain(std::iter::from_fn(|| queue.try_recv().ok())) {
-        // The caller may be gone.
-        let _ = call.reply.send(Err(not_sent()));
+        call.reply.send(Err(not_sent()));
     }
 }
 
@@ -130,7 +149,7 @@ async fn exchange(
         Ok(answers) => answers.into_inner(),
         Err(status) => {
             for call in queued.drain(..) {
-                let _ = call.reply.send(Err(status.clone()));
+                call.reply.send(Err(status.clone()));
             }
             return;
         }
@@ -174,12 +193,13 @@ impl PendingCalls {
             fits
         });
         let count = fits.count().max(1).min(queued.len());
-        let calls = queued.drain(..count).filter(|call| !call.reply.is_closed()).map(|call| {
-            self.next_id += 1;
-            self.replies.insert(self.next_id, call.reply);
-            let timeout_ms = u64::try_from(call.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
-            proto::Call { id: self.next_id, timeout_ms, kind: Some(call.kind) }
-        });
+        let calls =
+            queued.drain(..count).filter(|call| !call.reply.caller.is_closed()).map(|call| {
+                self.next_id += 1;
+                self.replies.insert(self.next_id, call.reply);
+                let timeout_ms = u64::try_from(call.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+                proto::Call { id: self.next_id, timeout_ms, kind: Some(call.kind) }
+            });
         proto::MultiplexRequest { calls: calls.collect(), generation }
     }
 
@@ -191,7 +211,7 @@ impl PendingCalls {
                 Some(kind) => Ok(kind),
                 None => Err(Status::internal("an answer without content")),
             };
-            let _ = reply.send(result);
+            reply.send(result);
         }
     }
 
@@ -201,7 +221,7 @@ impl PendingCalls {
         let metadata = status.metadata().clone();
         let status = Status::with_details_and_metadata(code, status.message(), details, metadata);
         for reply in self.replies.into_values() {
-            let _ = reply.send(Err(status.clone()));
+            reply.send(Err(status.clone()));
         }
     }
 }
@@ -231,6 +251,7 @@ fn status(failed: proto::Failed) -> Status {
 mod tests {
     use super::*;
     use crate::failure::Failure;
+    use futures::FutureExt;
 
     fn encoded(kinds: Vec<answer::Kind>) -> Vec<u8> {
         let answers = (1..).zip(kinds).map(|(id, kind)| proto::Answer { id, kind: Some(kind) });
@@ -259,6 +280,25 @@ mod tests {
         assert!(matches!(Failure::of(&status), Failure::NotSent(_)), "{status}");
     }
 
+    /// The story: an application gave each put 200 ms. While nothing committed, what it had given up
+    /// filled the server's places, and then this process's memory.
+    #[tokio::test]
+    async fn requests_that_nobody_waits_for_any_more_are_as_many_as_a_server_takes() {
+        let call = || call::Kind::Get(proto::GetRequest::default());
+        let limit = Duration::from_secs(60);
+        // It takes the connection, and answers nothing.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", port.local_addr().unwrap());
+        let channel = Channel::from_shared(endpoint).unwrap().connect_lazy();
+        let stream = MultiplexedStream::new(UnaryStub::new(channel), Caller::new(None));
+        for _ in 0..2 * PLACES {
+            assert!(stream.call(call(), None, limit).now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stream.0.places.available_permits(), 0);
+        assert!(!stream.has_ended());
+    }
+
     /// Calls 1 to 3 are pending.
     #[test]
     fn any_bytes_answer_each_pending_call_once_or_not_at_all() {
@@ -277,9 +317,11 @@ mod tests {
             let decode = || proto::MultiplexResponse::decode(bytes);
             let Ok(message) = cairn_fuzz::within(most, decode) else { return };
             let mut pending = PendingCalls::default();
+            let places = Arc::new(Semaphore::new(3));
             let calls = (1..=3).map(|id| {
-                let (reply, answer) = oneshot::channel();
-                pending.replies.insert(id, reply);
+                let (caller, answer) = oneshot::channel();
+                let place = places.clone().try_acquire_owned().unwrap();
+                pending.replies.insert(id, Reply { caller, _place: place });
                 (id, answer)
             });
             let calls: Vec<_> = calls.collect();

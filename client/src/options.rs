@@ -14,7 +14,7 @@ use crate::Error;
 pub(crate) const MAX_IN_FLIGHT: usize = 512;
 
 /// The longest time that is accepted. The end of a longer one could overflow the clock.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Options of a [`Client`](crate::Client); also its builder.
 ///
@@ -142,19 +142,19 @@ impl Options {
 
     /// How long to wait for a connection and a node's first answer. Default 1 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.connect_timeout = timeout.min(LONGEST);
         self
     }
 
     /// How often an idle connection is probed. Default 10 s.
     pub fn keepalive_interval(mut self, interval: Duration) -> Self {
-        self.keepalive_interval = interval;
+        self.keepalive_interval = interval.min(LONGEST);
         self
     }
 
     /// How long a probe may stay unanswered before the connection is closed. Default 5 s.
     pub fn keepalive_timeout(mut self, timeout: Duration) -> Self {
-        self.keepalive_timeout = timeout;
+        self.keepalive_timeout = timeout.min(LONGEST);
         self
     }
 

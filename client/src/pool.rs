@@ -122,7 +122,8 @@ impl Pool {
 
     /// Connects to the first node that answers, trying each once.
     pub(crate) async fn connect_any(&self) -> Result<(), Error> {
-        let (mut tried, mut last, mut mismatch) = (Vec::new(), String::new(), None);
+        let (mut tried, mut last) = (Vec::new(), String::new());
+        let (mut denied, mut mismatch) = (None, None);
         for i in 0..self.seeds {
             let Some(node) = self.nth(self.start + i) else {
                 continue;
@@ -131,13 +132,13 @@ impl Pool {
                 Ok(_) => return Ok(()),
                 Err(error @ Error::ProtocolMismatch { .. }) => return Err(error),
                 Err(error @ Error::ClusterMismatch { .. }) => mismatch = Some(error),
-                Err(error) if error.is_denied() => return Err(error),
+                Err(error) if error.is_denied() => denied = Some(error),
                 Err(Error::Unavailable { last_error, .. }) => last = last_error,
                 Err(error) => last = error.to_string(),
             }
             tried.push(node.address().to_owned());
         }
-        Err(mismatch.unwrap_or(Error::Unavailable { tried, last_error: last }))
+        Err(denied.or(mismatch).unwrap_or(Error::Unavailable { tried, last_error: last }))
     }
 
     /// The node's connection, opened if there is none. While no formed node has answered, one that is

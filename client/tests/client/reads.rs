@@ -215,6 +215,47 @@ async fn an_endpoint_of_another_cluster_is_refused() {
     assert!(theirs.reads.lock().unwrap().is_empty());
 }
 
+/// The story: at the former address of a member there was a node of another cluster, which did not know
+/// the caller's token. Whoever asked it first was refused, though the members served.
+#[tokio::test]
+async fn a_node_that_does_not_know_the_caller_is_passed_over_until_all_said_so() {
+    let cluster = Cluster::new("test");
+    let (stranger, ours) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    stranger.denies();
+    for _ in 0..8 {
+        // Connects to either of them first.
+        let client = options(&[&stranger, &ours]).connect().await.unwrap();
+        ours.plays([Step::Break, not_leader(&stranger.address)]);
+        client.put("a", "1").await.unwrap();
+    }
+    let denied = options(&[&stranger]).connect().await.unwrap_err();
+    assert!(matches!(denied, Error::Unauthenticated { .. }), "{denied:?}");
+    // Who was let in before waits for a member that fails.
+    ours.belongs_to(7);
+    ours.knows(&[&ours, &stranger]);
+    let client = options(&[&ours, &stranger]).connect().await.unwrap();
+    ours.plays([Step::Break, Step::Break, Step::Break]);
+    client.put("a", "1").await.unwrap();
+    ours.denies();
+    let denied = options(&[&stranger, &ours]).connect().await.unwrap_err();
+    assert!(matches!(denied, Error::Unauthenticated { .. }), "{denied:?}");
+}
+
+#[tokio::test]
+async fn the_longest_deadline_is_none_that_overflows() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let options = options(&[&node])
+        .deadline(Duration::MAX)
+        .attempt_timeout(Duration::MAX)
+        .connect_timeout(Duration::MAX)
+        .keepalive_interval(Duration::MAX)
+        .keepalive_timeout(Duration::MAX);
+    let client = options.connect().await.unwrap().with_deadline(Duration::MAX);
+    client.put("a", "1").await.unwrap();
+    assert!(client.get("a").await.unwrap().is_some());
+}
+
 /// The story: a second survivor was made anew by mistake, and started at its address. A client that
 /// knew it before was connected again by its channel, and went on there.
 #[tokio::test]

@@ -3,10 +3,13 @@
 //! What holds here: a name is asked at most once in [`ASK_INTERVAL`], however many connections fail, and
 //! one question about it is under way at a time. A name that does not resolve is asked less and less
 //! often, down to once in [`ASK_INTERVAL_MAX`]. An answer is used for one interval, so a name that gets
-//! another address is followed. A caller that goes away ends no question. Names are bounded in number.
+//! another address is followed. While a name does not resolve, or its resolver does not answer, its last
+//! addresses are used: who answers there is checked anyway. A caller that goes away ends no question. Names are
+//! bounded in number.
 //!
 //! The story: a member was gone for good, and so was its name. The leader asked the resolver 280 times a
-//! second, for ever.
+//! second, for ever. Another one: a resolver went with the machine of a leader, and the others, though they
+//! reached each other, could not elect a new one before it was back.
 
 use parking_lot::Mutex;
 use real_tokio::net::TcpStream;
@@ -26,6 +29,8 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 const ASK_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// The most names that are kept.
 const NAMES_MAX: usize = 1024;
+/// The last addresses of a name are used if a question about it is not answered by then.
+const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 /// The next address of a name is tried as well if the one before has not answered by then.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
@@ -56,6 +61,8 @@ struct Known {
     failures: u32,
     /// `None` while the question is under way; closed without an answer if it was lost.
     answer: watch::Receiver<Option<Found>>,
+    /// What an earlier question found, if any did.
+    last: Option<Vec<IpAddr>>,
 }
 
 impl Known {
@@ -95,32 +102,44 @@ impl Names {
     /// The addresses of a host, at least one. May be cancelled.
     ///
     /// # Errors
-    /// Why there is none, also by an earlier question.
+    /// Why there is none, also by an earlier question, if none ever found any.
     pub async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = literal.parse() {
             return Ok(vec![address]);
         }
-        let mut answer = self.question(host);
-        let found = answer.wait_for(Option::is_some).await;
-        let found = found.map(|found| found.clone()).map_err(|_| io::ErrorKind::Interrupted)?;
-        found.unwrap_or_else(|| Err("not asked".into())).map_err(|reason| {
-            io::Error::other(format!("the name `{host}` does not resolve: {reason}"))
-        })
+        let (mut answer, last) = self.question(host);
+        let answered = async {
+            let found = answer.wait_for(Option::is_some).await;
+            let found = found.map(|found| found.clone()).map_err(|_| io::ErrorKind::Interrupted)?;
+            found.unwrap_or_else(|| Err("not asked".into())).map_err(|reason| {
+                io::Error::other(format!("the name `{host}` does not resolve: {reason}"))
+            })
+        };
+        let Some(last) = last else { return answered.await };
+        match real_tokio::time::timeout(ANSWER_WITHIN, answered).await {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(_)) | Err(_) => Ok(last),
+        }
     }
 
-    /// The question about a name that is under way or was answered, or a new one.
-    fn question(&self, host: &str) -> watch::Receiver<Option<Found>> {
+    /// The question about a name that is under way or was answered, or a new one; and what an earlier one
+    /// found.
+    fn question(&self, host: &str) -> (watch::Receiver<Option<Found>>, Option<Vec<IpAddr>>) {
         let now = Instant::now();
         let mut known = self.known.lock();
         let before = known.get(host);
         if let Some(before) = before.filter(|before| before.holds(now)) {
-            return before.answer.clone();
+            return (before.answer.clone(), before.last.clone());
         }
-        let failures = match before.map(|before| (before.failures, before.answer.borrow().clone()))
-        {
-            Some((failures, Some(Err(_)))) => failures.saturating_add(1),
+        let found = before.and_then(|before| before.answer.borrow().clone());
+        let failures = match (before, &found) {
+            (Some(before), Some(Err(_))) => before.failures.saturating_add(1),
             _ => 0,
+        };
+        let last = match found {
+            Some(Ok(found)) => Some(found),
+            _ => before.and_then(|before| before.last.clone()),
         };
         if known.len() >= NAMES_MAX {
             known.retain(|_, known| known.holds(now));
@@ -130,7 +149,7 @@ impl Names {
             known.clear();
         }
         let (sender, answer) = watch::channel(None);
-        let asked = Known { asked: now, failures, answer: answer.clone() };
+        let asked = Known { asked: now, failures, answer: answer.clone(), last: last.clone() };
         known.insert(host.to_owned(), asked);
         drop(known);
         let (ask, host) = (Arc::clone(&self.ask), host.to_owned());
@@ -142,7 +161,7 @@ impl Names {
             });
             sender.send_replace(Some(found));
         });
-        answer
+        (answer, last)
     }
 
     /// Connects to `host:port`. Several addresses are tried one beside the other, the later ones a
@@ -238,10 +257,33 @@ mod tests {
         assert_eq!(names.resolve("node").await.expect("known"), [ip(2)]);
         *answer.lock() = None;
         tokio::time::sleep(ASK_INTERVAL).await;
-        names.resolve("node").await.expect_err("gone");
+        assert_eq!(names.resolve("node").await.expect("it was there"), [ip(2)]);
         *answer.lock() = Some(ip(3));
         tokio::time::sleep(ASK_INTERVAL_MAX).await;
         assert_eq!(names.resolve("node").await.expect("back"), [ip(3)]);
+    }
+
+    /// The resolver went with the machine of a leader. The others must reach each other.
+    #[tokio::test]
+    async fn a_name_keeps_its_last_addresses_while_the_resolver_does_not_answer() {
+        let (hangs, waits) = std::sync::mpsc::channel::<()>();
+        let waits = Mutex::new(Some(waits));
+        let first = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let names = Names::asking(move |_| {
+            if !first.swap(false, Ordering::SeqCst)
+                && let Some(waits) = waits.lock().take()
+            {
+                waits.recv().ok();
+            }
+            Ok(vec![ip(1)])
+        });
+        assert_eq!(names.resolve("node").await.expect("known"), [ip(1)]);
+        tokio::time::sleep(ASK_INTERVAL).await;
+        for _ in 0..3 {
+            let resolved = tokio::time::timeout(10 * ANSWER_WITHIN, names.resolve("node"));
+            assert_eq!(resolved.await.expect("at once").expect("known"), [ip(1)]);
+        }
+        drop(hangs);
     }
 
     /// The resolver may take longer than anybody waits.

@@ -103,7 +103,7 @@ pub trait Directory: Send + Sync + 'static {
 }
 
 /// Yields once to other tasks.
-pub(crate) async fn yield_once() {
+pub async fn yield_once() {
     if cfg!(not(madsim)) {
         // Before the task's next turn, the runtime looks for finished I/O. A task that only woke
         // itself would go on until the runtime's next look, dozens of turns later.

@@ -113,7 +113,13 @@ impl Writer {
             tokio::select! {
                 biased;
                 Some(commit) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(commit),
-                () = shared.signals.writer.notified(), if self.in_flight.len() < IN_FLIGHT => {}
+                () = shared.signals.writer.notified(), if self.in_flight.len() < IN_FLIGHT => {
+                    if self.in_flight.is_empty() {
+                        // What woke it, and the others that are ready, go first: a leader sends to its
+                        // followers before it writes, for they answer last.
+                        yield_once().await;
+                    }
+                }
             }
         }
         shared.progress.lock().writer_ended = true;

@@ -19,11 +19,14 @@ pub(super) async fn write(
 ) -> Result<proto::WriteResponse, Status> {
     allowed(caller, &request)?;
     let checked = validate::write(&inner.limits(), request)?;
-    let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
-    let writing = pin!(inner.replica.write_holding(checked.command, permit));
-    match tokio::time::timeout(budget, writing).await {
-        Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(inner.no_service(), error)),
+    let writing = async {
+        let refused = |error| refusal::of_write(inner.no_service(), error);
+        inner.replica.check_leads().await.map_err(refused)?;
+        let permit = inner.admission.enter(caller.owner(), checked.bytes)?;
+        inner.replica.write_holding(checked.command, permit).await.map_err(refused)
+    };
+    match tokio::time::timeout(budget, pin!(writing)).await {
+        Ok(written) => written.map(response),
         Err(_) => Err(refusal::outcome_unknown(format_args!(
             "no quorum within {} ms",
             budget.as_millis()

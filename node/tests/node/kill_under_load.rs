@@ -1,6 +1,8 @@
 //! The promise, with real processes: `kill -9` of the leader, and of all three nodes, under load.
 use crate::support::load::{History, Load};
 use crate::support::{Cluster, WAIT_LIMIT};
+use cairn_client::Error;
+use std::time::Duration;
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,5 +51,34 @@ async fn scenario() {
 
     for node in 0..cluster.len() {
         assert_eq!(cluster.stop_node(node), 0, "node {node} stops cleanly");
+    }
+}
+
+/// The story: a leader that was cut off had all its places taken by writes that it could not commit. It
+/// told every client that it has too many, and they stayed with it while another member led.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_with_all_places_taken_says_that_nobody_leads() {
+    let mut cluster = Cluster::start(3, "64MiB", "limits.max_in_flight_writes = 4").await;
+    let leader = cluster.leader().await;
+    let client = cluster.options_of(&[leader]).connect().await.expect("connected");
+    client.put("key", "value").await.expect("written");
+    for other in (0..3).filter(|other| *other != leader) {
+        cluster.kill_node(other);
+    }
+    let put = |number: usize| {
+        let client = client.with_deadline(Duration::from_secs(1));
+        async move { client.put(format!("key {number}"), "value").await.expect_err("no majority") }
+    };
+    let stuck = futures::future::join_all((0..8).map(put)).await;
+    assert!(stuck.iter().any(|error| matches!(error, Error::OutcomeUnknown { .. })), "{stuck:?}");
+    // It knows in a while that nobody answers it. The stuck writes are not committed even then.
+    cluster
+        .until("the leader says that nobody leads", async || {
+            matches!(put(9).await, Error::NoLeader { .. } | Error::Unavailable { .. }).then_some(())
+        })
+        .await;
+    for number in 10..20 {
+        let error = put(number).await;
+        assert!(!matches!(error, Error::Overloaded { .. }), "{error:?}");
     }
 }

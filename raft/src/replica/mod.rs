@@ -76,6 +76,30 @@ impl Replica {
         self.inner.service.clone()
     }
 
+    /// Whether writes are proposed here. Says so before it costs a place among the writes in flight: a
+    /// leader that was cut off keeps those of what it could not commit, and must not answer that it has
+    /// too many.
+    ///
+    /// # Errors
+    /// `Stopped`, `NotLeader`, `NoLeader`.
+    pub async fn check_leads(&self) -> Result<(), WriteError> {
+        let (leads, runs) = with_metrics(&self.inner.member.raft, |metrics| {
+            (metrics.state == ServerState::Leader, metrics.running_state.is_ok())
+        });
+        if !runs && let Some(reason) = self.stopped() {
+            return Err(WriteError::Stopped(reason));
+        }
+        if self.inner.member.check_quorum.is_suspended() {
+            return Err(WriteError::NoLeader);
+        }
+        if leads {
+            return Ok(());
+        }
+        let own = self.inner.member.identity.id();
+        let leader = with_metrics(&self.inner.member.raft, leadership::leader);
+        Err(self.elsewhere(leader.filter(|(id, _)| *id != own), false).await)
+    }
+
     /// Replicates and applies a command. Leader only. May be cancelled; the command may then be
     /// applied or not.
     ///
@@ -107,22 +131,9 @@ impl Replica {
                 "the command's keys exceed {MAX_META_BYTES} bytes"
             )));
         }
-        let (leads, runs) = with_metrics(&self.inner.member.raft, |metrics| {
-            (metrics.state == ServerState::Leader, metrics.running_state.is_ok())
-        });
-        if !runs && let Some(reason) = self.stopped() {
-            return Err(WriteError::Stopped(reason));
-        }
-        if self.inner.member.check_quorum.is_suspended() {
-            return Err(WriteError::NoLeader);
-        }
         // Only a leader can judge its own capacity, and a write is proposed only with a reservation.
         // What arrives in an election, at the member that wins it, has none.
-        if !leads {
-            let own = self.inner.member.identity.id();
-            let leader = with_metrics(&self.inner.member.raft, leadership::leader);
-            return Err(self.elsewhere(leader.filter(|(id, _)| *id != own), false).await);
-        }
+        self.check_leads().await?;
         let lengths = || proposal.values.iter().map(|value| value.bytes().len() as u64);
         let need = Need {
             bytes,

@@ -140,7 +140,7 @@ async fn build(
         Arc::new(policy),
         pinned.clone(),
         addresses.clone(),
-        answer_timeout(&config),
+        [answer_timeout(&config), Duration::from_millis(config.heartbeat_ms)],
     );
     let log = LogStore::new(engine.clone(), repairer.clone(), modes.clone());
     let raft = Raft::build(id, settings, connections, log, machine).await;

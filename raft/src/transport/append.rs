@@ -18,6 +18,7 @@ use crate::core::error::Malformed;
 use crate::core::proto::append_response::Kind;
 use crate::core::types::{AppendRequest, TypeConfig};
 use crate::core::{convert, proto, runtime};
+use cairn_engine::io::yield_once;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
@@ -156,6 +157,11 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                         // that only from an error.
                         let reason = "the entries that the follower needs are purged here";
                         return Some(Err(Status::unavailable(reason)));
+                    }
+                    if request.entries.is_empty() && self.first_sent {
+                        // It only tells the commit index. Who waits for the entry that was committed is
+                        // answered first.
+                        yield_once().await;
                     }
                     self.send(request);
                 }

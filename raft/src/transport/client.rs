@@ -40,6 +40,8 @@ pub(crate) struct Connections {
     addresses: Addresses,
     /// The time limit for a follower's answer to an append.
     answer_timeout: Duration,
+    /// The time limit for an answer to a heartbeat: the next one is due then.
+    heartbeat: Duration,
     peers: BTreeMap<NodeId, Peer>,
 }
 
@@ -49,9 +51,10 @@ impl Connections {
         policy: Arc<dyn SendPolicy>,
         pinned: PinnedSnapshot,
         addresses: Addresses,
-        answer_timeout: Duration,
+        [answer_timeout, heartbeat]: [Duration; 2],
     ) -> Connections {
-        Connections { identity, policy, pinned, addresses, answer_timeout, peers: BTreeMap::new() }
+        let peers = BTreeMap::new();
+        Connections { identity, policy, pinned, addresses, answer_timeout, heartbeat, peers }
     }
 
     fn network(&mut self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -68,6 +71,7 @@ impl Connections {
             target,
             peer: peer.clone(),
             answer_timeout: self.answer_timeout,
+            heartbeat: self.heartbeat,
         };
         PeerNetwork { link: Arc::new(link), pipelined, not_before: None }
     }
@@ -164,7 +168,12 @@ impl PeerNetwork {
             leadership_transfer: rpc.leadership_transfer,
         };
         let method = if pre { methods::PRE_VOTE } else { methods::VOTE };
+        let asked = runtime::now();
         let answer = self.call(RPCTypes::Vote, option, method, request).await?;
+        if pre {
+            // Nothing is written before this answer.
+            self.link.peer.answered_after(runtime::now() - asked, self.link.heartbeat);
+        }
         // Check again: this member may recover meanwhile, and openraft counts the votes that it gets.
         self.may_ask_for_votes()?;
         Ok(VoteResponse::new(

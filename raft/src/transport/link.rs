@@ -33,6 +33,8 @@ pub(super) struct Link {
     pub(super) peer: Peer,
     /// The time limit for a follower's answer to an append.
     pub(super) answer_timeout: Duration,
+    /// The time limit for its answer to a heartbeat.
+    pub(super) heartbeat: Duration,
 }
 
 impl Link {

@@ -12,6 +12,7 @@ use openraft::errors::{RPCError, Unreachable};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// One member: the routes to it, of which one is used until it fails.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ pub(super) struct Peer {
     routes: Arc<Mutex<Routes>>,
     /// Whether the last append stream could be opened, so that a change is logged once.
     pub(super) reachable: Arc<AtomicBool>,
+    /// Whether its last answer came too late for a heartbeat, so that a change is logged once.
+    far: Arc<AtomicBool>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -124,8 +127,24 @@ impl Peer {
             addresses,
             routes: Arc::new(Mutex::new(routes)),
             reachable: Arc::new(AtomicBool::new(true)),
+            far: Arc::default(),
             snapshots: Snapshots::default(),
         }
+    }
+
+    /// An answer that needs no disk took so long. A leader counts no answer to a heartbeat that takes
+    /// longer than the next one is due: between distant sites, without writes, it would lose its lease
+    /// for ever, and nothing else would say why.
+    pub(super) fn answered_after(&self, took: Duration, heartbeat: Duration) {
+        let far = took >= heartbeat;
+        if self.far.swap(far, Ordering::Relaxed) || !far {
+            return;
+        }
+        let (took_ms, heartbeat_ms) = (took.as_millis(), heartbeat.as_millis());
+        let member = self.member;
+        tracing::warn!(%member, took_ms, heartbeat_ms, "a member answers later than the next heartbeat is due, so its answers to \
+            heartbeats do not count and a leader cannot stay: unless that passes, give all members a timing.heartbeat \
+            above their round trip, and timing.election_min and timing.election_max of at least five and ten times as much");
     }
 
     /// openraft knows the member at this address now.

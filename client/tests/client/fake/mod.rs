@@ -120,6 +120,7 @@ pub struct Node {
     script: Arc<Mutex<VecDeque<Step>>>,
     always: Arc<Mutex<Option<Step>>>,
     hangs: Arc<AtomicBool>,
+    denies: Arc<AtomicBool>,
     members: Arc<Mutex<Vec<String>>>,
     generation: Arc<Mutex<u32>>,
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
@@ -139,6 +140,7 @@ impl Node {
             script: Arc::default(),
             always: Arc::default(),
             hangs: Arc::default(),
+            denies: Arc::default(),
             members: Arc::default(),
             generation: Arc::default(),
             writes: Arc::default(),
@@ -166,6 +168,11 @@ impl Node {
 
     fn always_hangs(&self) -> bool {
         matches!(*self.always.lock().unwrap(), Some(Step::Hang))
+    }
+
+    /// From now on the node knows nothing of a caller who connects.
+    pub fn denies(&self) {
+        self.denies.store(true, Ordering::SeqCst);
     }
 
     /// Sets the members that the node reports to clients.
@@ -214,14 +221,16 @@ impl Node {
                 self.hangs.store(self.always_hangs(), Ordering::SeqCst);
                 std::future::pending().await
             }
-            Step::Refuse(detail) => {
-                let mut metadata = MetadataMap::new();
-                let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
-                metadata.insert_bin(proto::ERROR_DETAIL_KEY, encoded);
-                Err(Status::with_metadata(Code::FailedPrecondition, "refused", metadata))
-            }
+            Step::Refuse(detail) => Err(refused(&detail)),
         }
     }
+}
+
+fn refused(detail: &proto::ErrorDetail) -> Status {
+    let mut metadata = MetadataMap::new();
+    let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
+    metadata.insert_bin(proto::ERROR_DETAIL_KEY, encoded);
+    Status::with_metadata(Code::FailedPrecondition, "refused", metadata)
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -250,6 +259,10 @@ impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
         if self.hangs.load(Ordering::SeqCst) && self.always_hangs() {
             std::future::pending().await
+        }
+        if self.denies.load(Ordering::SeqCst) {
+            let Step::Refuse(detail) = refuse(Reason::Unauthenticated) else { unreachable!() };
+            return Err(refused(&detail));
         }
         let member = |address: &String| proto::Member {
             client_address: address.clone(),

@@ -61,7 +61,7 @@ async fn a_suspended_leader_asks_whether_a_follower_is_there_and_keeps_it_from_n
         policy.clone(),
         PinnedSnapshot::default(),
         addresses,
-        limit,
+        [limit; 2],
     );
     let (target, at) = (follower.node_id(), MemberAddress { peer, client: String::new() });
     let mut heartbeats = connections.new_heartbeat_client(target, &at).await;
