@@ -36,6 +36,17 @@ pub enum Error {
         /// The most that are read.
         most: u64,
     },
+    /// A manifest or a head would be longer than the longest that is read.
+    #[error(
+        "a backup needs {bytes} bytes to say what it is and where its objects are, and at most {most} are read: \
+         a state as large as this cannot be saved as one backup"
+    )]
+    TooMuch {
+        /// The bytes that it would have.
+        bytes: u64,
+        /// The most that are read.
+        most: u64,
+    },
     /// A task of this process did not end.
     #[error("a task of this process ended early: {0}; try again")]
     Task(String),
@@ -59,6 +70,11 @@ pub enum Error {
         /// The object, and what is wrong with it.
         what: String,
     },
+    /// It was there when it was looked for, and is no more.
+    #[error(
+        "backup `{0}` was removed while it was read; `cairn backup list` shows those that are there"
+    )]
+    Removed(String),
     /// A later release wrote it.
     #[error(
         "backup `{name}` has format {format}, this release reads up to {newest}: use a newer release"

@@ -3,7 +3,7 @@
 //! One line says `cairn-backup`, the CRC-32 of the JSON behind it, and its length.
 
 use crate::error::{Error, Result};
-use crate::target::{Target, head_path, is_name, is_path, manifest_path};
+use crate::target::{Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -13,11 +13,17 @@ const FORMAT: u32 = 1;
 /// More than any backup has.
 const OBJECTS_MAX: usize = 1 << 22;
 /// The most bytes of a head, of a manifest, and of objects once they are decompressed: what a hostile
-/// target can make a reader hold.
+/// target can make a reader hold. No value has more than 16 MiB, and a larger object of values is never
+/// written.
 const HEAD_BYTES_MAX: u64 = 1 << 20;
-const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+const MANIFEST_BYTES_MAX: u64 = 128 << 20;
 pub(crate) const RECORDS_BYTES_MAX: u64 = 16 << 20;
-pub(crate) const VALUES_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const VALUES_BYTES_MAX: u64 = 16 << 20;
+/// A backup builds on no backup that needs the objects of so many folders. It is read in key order from
+/// all of them at once, and the reader holds an object of each.
+pub(crate) const FOLDERS_MAX: usize = 24;
+/// Backups that were broken off, and that are built upon at once.
+pub(crate) const RESUMED_MAX: usize = 8;
 
 /// What a backup is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +95,7 @@ impl Head {
             let reason = "a backup's name has letters, digits and hyphens, 64 at most".into();
             return Err(Error::Target { text: name.into(), reason });
         }
-        target.create(&head_path(name), sealed(self)?).await
+        target.create(&head_path(name), sealed(self, HEAD_BYTES_MAX)?).await
     }
 
     /// `None` if there is none, or it is damaged.
@@ -99,7 +105,39 @@ impl Head {
             bytes => bytes?,
         };
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
-        Ok(json.and_then(|json| serde_json::from_str(json).ok()))
+        let head = json.and_then(|json| serde_json::from_str(json).ok());
+        Ok(head.filter(|head: &Head| head.resumes.len() <= RESUMED_MAX))
+    }
+}
+
+/// Says that a prune removed the manifest of this name: what is left is no backup under way, however young.
+pub(crate) async fn mark_removed(target: &Target, name: &str) -> Result<()> {
+    target.create_once(&removed_path(name), sealed(&name, HEAD_BYTES_MAX)?).await
+}
+
+/// Whether a prune said so.
+pub(crate) async fn is_marked_removed(target: &Target, name: &str) -> Result<bool> {
+    let bytes = match target.get(&removed_path(name), HEAD_BYTES_MAX).await {
+        Err(Error::TooLong { .. }) => None,
+        bytes => bytes?,
+    };
+    let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
+    Ok(json.and_then(|json| serde_json::from_str::<String>(json).ok()).as_deref() == Some(name))
+}
+
+impl Object {
+    /// Whether a backup may have an object of records like this.
+    fn is_records(&self) -> bool {
+        self.fits("records", RECORDS_BYTES_MAX)
+    }
+
+    /// Whether a backup may have an object of values like this.
+    pub(crate) fn is_values(&self) -> bool {
+        self.fits("values", VALUES_BYTES_MAX)
+    }
+
+    fn fits(&self, kind: &str, most: u64) -> bool {
+        is_path(&self.path, kind) && self.raw_bytes <= most && self.bytes <= most
     }
 }
 
@@ -128,8 +166,13 @@ impl Manifest {
         self.records.iter().chain(&self.values)
     }
 
+    /// In how many folders these are. An incremental backup needs objects of those that it builds on.
+    pub fn sources(&self) -> usize {
+        self.objects().map(|object| folder_of(&object.path)).collect::<BTreeSet<_>>().len()
+    }
+
     pub(crate) fn encode(&self) -> Result<Bytes> {
-        sealed(self)
+        sealed(self, MANIFEST_BYTES_MAX)
     }
 
     /// Reads a manifest. Nothing of it is used before all of it is checked.
@@ -177,7 +220,7 @@ impl Manifest {
         Ok(listed)
     }
 
-    fn check(&self, name: &str) -> Result<()> {
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
         let damaged = |what: String| Error::Damaged { name: name.into(), what };
         if self.name != name {
             return Err(damaged(format!("its manifest is that of `{}`", self.name)));
@@ -186,11 +229,12 @@ impl Manifest {
         if records > OBJECTS_MAX || values > OBJECTS_MAX {
             return Err(damaged(format!("its manifest names {} objects", records + values)));
         }
-        let fits = |object: &Object, kind, most| {
-            is_path(&object.path, kind) && object.raw_bytes <= most && object.bytes <= most
-        };
-        let odd = self.records.iter().find(|o| !fits(o, "records", RECORDS_BYTES_MAX));
-        let odd = odd.or_else(|| self.values.iter().find(|o| !fits(o, "values", VALUES_BYTES_MAX)));
+        let resumes = self.head.resumes.len();
+        if resumes > RESUMED_MAX {
+            return Err(damaged(format!("its manifest goes on with {resumes} others")));
+        }
+        let odd = self.records.iter().find(|object| !object.is_records());
+        let odd = odd.or_else(|| self.values.iter().find(|object| !object.is_values()));
         if let Some(object) = odd {
             return Err(damaged(format!("its manifest names an object `{}`", object.path)));
         }
@@ -202,10 +246,15 @@ impl Manifest {
     }
 }
 
-/// JSON behind a line with its checksum and length.
-fn sealed(content: &impl Serialize) -> Result<Bytes> {
+/// JSON behind a line with its checksum and length. No more than is read.
+fn sealed(content: &impl Serialize, most: u64) -> Result<Bytes> {
     let json = serde_json::to_string_pretty(content).map_err(|e| Error::Sent(e.to_string()))?;
-    Ok(format!("{}{json}", first_line(&json)).into())
+    let sealed = format!("{}{json}", first_line(&json));
+    let bytes = sealed.len() as u64;
+    if bytes > most {
+        return Err(Error::TooMuch { bytes, most });
+    }
+    Ok(sealed.into())
 }
 
 /// The JSON, if it is as it was written; else what is wrong with it.
@@ -277,6 +326,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_longer_than_the_longest_that_is_read_is_not_written() {
+        let bytes = sealed(&"four", 1000).unwrap().len() as u64;
+        assert!(sealed(&"four", bytes).is_ok());
+        let refused = sealed(&"four", bytes - 1).unwrap_err();
+        assert!(matches!(refused, Error::TooMuch { .. }), "{refused}");
+    }
+
+    #[test]
     fn what_a_manifest_names_is_checked() {
         let refused = |change: fn(&mut Manifest)| {
             let mut manifest = manifest();
@@ -290,6 +347,8 @@ mod tests {
             ),
             (|m| m.values[0].path = "a/records-000000".into(), "names an object"),
             (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
+            (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
+            (|m| m.head.resumes = vec!["b".into(); 9], "goes on with 9 others"),
             (|m| m.values.push(m.values[0].clone()), "the same number"),
             (|m| m.name = "b".into(), "is that of `b`"),
             (|m| m.format = 9, "has format 9"),

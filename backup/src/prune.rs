@@ -1,21 +1,27 @@
 //! Removing backups, and what was broken off.
 //!
-//! What holds here: an object goes only when no manifest that stays names it. What is younger than a
-//! day and has no manifest is a backup under way: that stays, with all that it builds on. Manifests go
-//! first, so a prune that is broken off leaves no backup without an object. A backup that begins meanwhile
-//! stores its head and then looks whether its base is still there; a prune removes manifests and then
-//! looks for heads that are new, before it removes an object: one of the two sees the other. A folder
-//! without a head or a manifest that can be read is no backup's, and is not touched. If reading fails,
-//! nothing is removed.
+//! What holds here: an object goes only when no manifest that stays names it, and a head only when no
+//! object of its folder stays: without one nobody finds the rest again. What is younger than a day and
+//! was never finished is a backup under way: that stays, with all that it builds on. Manifests go
+//! first, so a prune that is broken off leaves no backup without an object; where one was, a prune says so.
+//! A backup that begins meanwhile stores its head and then looks whether its base is still there, and the
+//! first records of what it goes on with. A prune removes manifests and then looks for heads that are new,
+//! removes first records and looks again, and then removes other objects: one of the two sees the other. A
+//! folder without a head or a manifest that can be read is no backup's, and is not touched. If reading
+//! fails, nothing is removed.
 
 use crate::error::{Error, Result};
-use crate::manifest::{Head, Manifest};
-use crate::target::{Target, manifest_path};
+use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
+use crate::target::{
+    Found, Target, first_records, folder_of, head_path, manifest_path, removed_path,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 /// A backup under way writes more often.
 pub(crate) const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
+/// How often a prune begins anew because a backup began meanwhile.
+const ROUNDS: usize = 3;
 
 /// Which of two backups of a cluster is the later one: their terms and indexes. Clocks may be ahead.
 type Age = (u64, u64);
@@ -25,9 +31,10 @@ type Aged = (Age, u64, String);
 /// Which backups of each cluster stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// The latest, so many.
+    /// The latest, so many. If it is any, the one that ended last stays too: a cluster that was made
+    /// anew under the same name has smaller terms and indexes.
     pub last: usize,
-    /// All that are younger than this.
+    /// All that are younger than this, now or when the last of them ended.
     pub within: Duration,
 }
 
@@ -40,14 +47,17 @@ pub struct Pruned {
     pub objects: usize,
     /// Their bytes.
     pub bytes: u64,
+    /// Backups under way for which objects stay that may not be needed: what they build on is not known.
+    pub kept_for: Vec<String>,
 }
 
 /// Removes the backups that need not stay, and those that are named. With `dry_run` only says what it
 /// would remove.
 ///
 /// # Errors
-/// [`Error::Missing`], of one that is named; [`Error::Damaged`], of a manifest that is to stay: what it
-/// needs is not known, so name it or put it right; [`Error::Store`].
+/// [`Error::Missing`], of one that is named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
+/// to stay: what it needs is not known, so name it or put it right; [`Error::Newer`] and
+/// [`Error::TooLong`], of a manifest too; [`Error::Store`].
 pub async fn prune(
     target: &Target,
     keep: &Keep,
@@ -55,106 +65,228 @@ pub async fn prune(
     now: SystemTime,
     dry_run: bool,
 ) -> Result<Pruned> {
-    let found = target.find().await?;
-    let seen: BTreeSet<String> = found.keys().cloned().collect();
-    let mut heads: BTreeMap<String, Head> = BTreeMap::new();
-    for (name, found) in &found {
-        let head = match (Head::load(target, name).await?, found.finished) {
-            (None, true) => head_of_manifest(target, name).await?,
-            (head, _) => head,
-        };
-        // Without one that can be read it is no backup's folder.
-        heads.extend(head.map(|head| (name.clone(), head)));
-    }
-    let found: BTreeMap<_, _> =
-        found.into_iter().filter(|(name, _)| heads.contains_key(name)).collect();
-    for name in named {
-        if !found.get(name).is_some_and(|found| found.finished) {
-            let (target, name) = (target.text().to_owned(), name.clone());
-            return Err(Error::Missing { target, name });
+    let mut pruned = Pruned::default();
+    for _ in 0..ROUNDS {
+        let named: Vec<String> =
+            named.iter().filter(|name| !pruned.backups.contains(name)).cloned().collect();
+        let plan = Plan::make(target, keep, &named, now).await?;
+        if dry_run {
+            return Ok(plan.would());
         }
-    }
-    let mut stays: BTreeMap<String, Manifest> = BTreeMap::new();
-    let mut goes: Vec<String> = named.to_vec();
-    for (name, _) in found.iter().filter(|(name, found)| found.finished && !named.contains(name)) {
-        stays.insert(name.clone(), Manifest::load(target, name).await?);
-    }
-    let mut clusters: BTreeMap<(String, u32), Vec<Aged>> = BTreeMap::new();
-    for (name, manifest) in &stays {
-        let cluster = (manifest.head.cluster.clone(), manifest.head.generation);
-        let age = (manifest.head.term, manifest.head.index);
-        clusters.entry(cluster).or_default().push((age, manifest.ended, name.clone()));
-    }
-    // What is under way, and all that it builds on.
-    let is_young = |latest: Option<SystemTime>| is_younger(latest, UNDER_WAY, now);
-    let mut under_way: BTreeSet<String> = BTreeSet::new();
-    let mut bases: BTreeSet<String> = BTreeSet::new();
-    let mut look: Vec<String> = found
-        .iter()
-        .filter(|(_, found)| !found.finished && is_young(found.latest))
-        .map(|(name, _)| name.clone())
-        .collect();
-    while let Some(name) = look.pop() {
-        if let Some(head) = heads.get(&name) {
-            bases.extend(head.base.clone());
-            let more = head.resumes.iter().filter(|resumed| !under_way.contains(*resumed));
-            look.extend(more.cloned());
+        let began = plan.carry_out(target, &mut pruned).await?;
+        if began.is_empty() {
+            pruned.kept_for = plan.kept_for;
+            break;
         }
-        under_way.insert(name);
+        // It may need what was to go: look again what it builds on.
+        pruned.kept_for = began;
     }
-    for mut backups in clusters.into_values() {
-        backups.sort_unstable();
-        let old = backups.len().saturating_sub(keep.last);
-        for (_, ended, name) in backups.into_iter().take(old) {
-            let ended = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(ended));
-            if !is_younger(ended, keep.within, now) && !bases.contains(&name) {
+    Ok(pruned)
+}
+
+/// What is to be removed.
+struct Plan {
+    /// The names at the target when it was made.
+    seen: BTreeSet<String>,
+    backups: Vec<String>,
+    /// Objects with their bytes.
+    objects: Vec<(String, u64)>,
+    /// Folders in which no save writes any more, and whether nothing of them stays.
+    ended: Vec<(String, bool)>,
+    kept_for: Vec<String>,
+}
+
+impl Plan {
+    async fn make(target: &Target, keep: &Keep, named: &[String], now: SystemTime) -> Result<Plan> {
+        let found = target.find().await?;
+        let seen = found.keys().cloned().collect();
+        let (found, heads) = of_backups(target, found, named).await?;
+        for name in named {
+            if !found.get(name).is_some_and(|found| found.finished) {
+                let (target, name) = (target.text().to_owned(), name.clone());
+                return Err(Error::Missing { target, name });
+            }
+        }
+        let mut stays: BTreeMap<String, Manifest> = BTreeMap::new();
+        let mut goes: Vec<String> = named.to_vec();
+        for (name, _) in
+            found.iter().filter(|(name, found)| found.finished && !named.contains(name))
+        {
+            stays.insert(name.clone(), Manifest::load(target, name).await?);
+        }
+        let under_way = under_way(&found, &heads, now);
+        let bases: BTreeSet<&String> =
+            under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
+        for name in old(&stays, keep, now) {
+            if !bases.contains(&name) {
                 stays.remove(&name);
                 goes.push(name);
             }
         }
-    }
-    if let Some(name) = named.iter().find(|name| bases.contains(*name)) {
-        return Err(Error::Needed(name.clone()));
-    }
-    let needed: BTreeSet<&str> =
-        stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
-    let mut pruned = Pruned { backups: goes.clone(), ..Pruned::default() };
-    let mut objects = Vec::new();
-    for (name, found) in &found {
-        if stays.contains_key(name) || under_way.contains(name) {
-            continue;
+        if let Some(name) = named.iter().find(|name| bases.contains(name)) {
+            return Err(Error::Needed(name.clone()));
         }
-        for (path, bytes) in &found.objects {
-            if !needed.contains(path.as_str()) && *path != manifest_path(name) {
-                pruned.objects += 1;
-                pruned.bytes += bytes;
-                objects.push(path);
+        let needed: BTreeSet<&str> =
+            stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
+        let folders: BTreeSet<&str> = needed.iter().map(|path| folder_of(path)).collect();
+        let (mut objects, mut ended) = (Vec::new(), Vec::new());
+        for (name, found) in &found {
+            if stays.contains_key(name) || under_way.contains(name) {
+                continue;
+            }
+            let is_needed = folders.contains(name.as_str());
+            ended.push((name.clone(), !is_needed));
+            let (head, removed) = (head_path(name), removed_path(name));
+            for (path, bytes) in &found.objects {
+                let stays = needed.contains(path.as_str())
+                    || is_needed && (*path == head || *path == removed);
+                if !stays && *path != manifest_path(name) {
+                    objects.push((path.clone(), *bytes));
+                }
+            }
+        }
+        // What it builds on was removed by a prune that did not see it begin: nobody knows what it needs.
+        let lacks_base = |name: &&String| {
+            let base = heads.get(*name).and_then(|head| head.base.as_ref());
+            base.is_some_and(|base| !stays.contains_key(base))
+        };
+        let kept_for: Vec<String> = under_way.iter().filter(lacks_base).cloned().collect();
+        if !kept_for.is_empty() {
+            objects.clear();
+            ended.clear();
+        }
+        Ok(Plan { seen, backups: goes, objects, ended, kept_for })
+    }
+
+    /// What it would remove.
+    fn would(self) -> Pruned {
+        Pruned {
+            objects: self.objects.len(),
+            bytes: self.objects.iter().map(|(_, bytes)| bytes).sum(),
+            backups: self.backups,
+            kept_for: self.kept_for,
+        }
+    }
+
+    /// Removes it. Ends early if backups began meanwhile, and returns these.
+    async fn carry_out(&self, target: &Target, pruned: &mut Pruned) -> Result<Vec<String>> {
+        for name in &self.backups {
+            target.remove(&manifest_path(name)).await?;
+            pruned.backups.push(name.clone());
+            mark_removed(target, name).await?;
+        }
+        let began = self.began(target).await?;
+        if !began.is_empty() {
+            return Ok(began);
+        }
+        let (first, mut others): (Vec<_>, Vec<_>) =
+            self.objects.iter().partition(|(path, _)| *path == first_records(folder_of(path)));
+        remove_all(target, &first, pruned).await?;
+        let began = self.began(target).await?;
+        if !began.is_empty() {
+            return Ok(began);
+        }
+        for (name, _) in &self.ended {
+            target.remove_unfinished(name).await?;
+        }
+        // With one of these the rest is found again.
+        others.sort_by_key(|(path, _)| (path.ends_with("/removed"), path.ends_with("/head")));
+        remove_all(target, &others, pruned).await?;
+        for (name, _) in self.ended.iter().filter(|(_, is_empty)| *is_empty) {
+            target.remove(&removed_path(name)).await?;
+        }
+        Ok(Vec::new())
+    }
+
+    /// Backups that began since it was made. They may need what is to go.
+    async fn began(&self, target: &Target) -> Result<Vec<String>> {
+        let found = target.find().await?;
+        Ok(found.into_keys().filter(|name| !self.seen.contains(name)).collect())
+    }
+}
+
+async fn remove_all(
+    target: &Target,
+    objects: &[&(String, u64)],
+    pruned: &mut Pruned,
+) -> Result<()> {
+    for (path, bytes) in objects {
+        target.remove(path).await?;
+        pruned.objects += 1;
+        pruned.bytes += bytes;
+    }
+    Ok(())
+}
+
+/// The folders that are a backup's, and the heads that can be read.
+async fn of_backups(
+    target: &Target,
+    found: BTreeMap<String, Found>,
+    named: &[String],
+) -> Result<(BTreeMap<String, Found>, BTreeMap<String, Head>)> {
+    let (mut of_backups, mut heads) = (BTreeMap::new(), BTreeMap::new());
+    for (name, found) in found {
+        let is_named = found.finished && named.contains(&name);
+        let head = match Head::load(target, &name).await? {
+            None if found.finished && !is_named => head_of_manifest(target, &name).await?,
+            head => head,
+        };
+        // Without one that can be read it is no backup's folder, if nobody says that it is.
+        let is_backups =
+            head.is_some() || is_named || found.removed && is_marked_removed(target, &name).await?;
+        heads.extend(head.map(|head| (name.clone(), head)));
+        if is_backups {
+            of_backups.insert(name, found);
+        }
+    }
+    Ok((of_backups, heads))
+}
+
+/// What is under way, and what that goes on with.
+fn under_way(
+    found: &BTreeMap<String, Found>,
+    heads: &BTreeMap<String, Head>,
+    now: SystemTime,
+) -> BTreeSet<String> {
+    let mut under_way: BTreeSet<String> = BTreeSet::new();
+    let is_begun = |found: &Found| {
+        !found.finished && !found.removed && is_younger(found.latest, UNDER_WAY, now)
+    };
+    let mut look: Vec<&String> =
+        found.iter().filter(|(_, found)| is_begun(found)).map(|(name, _)| name).collect();
+    while let Some(name) = look.pop() {
+        if under_way.insert(name.clone()) {
+            look.extend(heads.get(name).iter().flat_map(|head| &head.resumes));
+        }
+    }
+    under_way
+}
+
+/// The backups that are not kept by their number or age.
+fn old(stays: &BTreeMap<String, Manifest>, keep: &Keep, now: SystemTime) -> Vec<String> {
+    let mut clusters: BTreeMap<(&str, u32), Vec<Aged>> = BTreeMap::new();
+    for (name, Manifest { head, ended, .. }) in stays {
+        let aged = ((head.term, head.index), *ended, name.clone());
+        clusters.entry((&head.cluster, head.generation)).or_default().push(aged);
+    }
+    let mut all = Vec::new();
+    for mut backups in clusters.into_values() {
+        backups.sort_unstable();
+        let last = backups.iter().max_by_key(|(age, ended, _)| (*ended, *age)).cloned();
+        // A clock that is ahead makes none of them old: their ages count from the last one.
+        let ended_last = last.as_ref().map_or(0, |(_, ended, _)| *ended);
+        let ended_last = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(ended_last));
+        let now = ended_last.map_or(now, |ended| ended.min(now));
+        let last = last.filter(|_| keep.last > 0);
+        let old = backups.len().saturating_sub(keep.last);
+        for backup in backups.into_iter().take(old) {
+            let ended = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(backup.1));
+            if !is_younger(ended, keep.within, now) && last.as_ref() != Some(&backup) {
+                all.push(backup.2);
             }
         }
     }
-    // What it builds on was removed by a prune that did not see it begin: nobody knows what it needs.
-    if bases.iter().any(|base| !stays.contains_key(base)) {
-        (pruned.objects, pruned.bytes) = (0, 0);
-        objects.clear();
-    }
-    if dry_run {
-        return Ok(pruned);
-    }
-    for name in &goes {
-        target.remove(&manifest_path(name)).await?;
-    }
-    // One that began meanwhile may need what is to go.
-    let again = target.find().await?;
-    if again.keys().any(|name| !seen.contains(name)) {
-        (pruned.objects, pruned.bytes) = (0, 0);
-        return Ok(pruned);
-    }
-    // Heads go last: without one nobody finds the rest again.
-    objects.sort_by_key(|path| path.ends_with("/head"));
-    for path in objects {
-        target.remove(path).await?;
-    }
-    Ok(pruned)
+    all
 }
 
 /// The head of a backup whose own is lost: its manifest has it, too.
@@ -164,7 +296,10 @@ pub async fn prune(
 async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
     match Manifest::load(target, name).await {
         Ok(manifest) => Ok(Some(manifest.head)),
-        Err(failed @ Error::Store { .. }) => Err(failed),
+        // A later release, or one that nobody knows: what it needs may be somewhere.
+        Err(failed @ (Error::Store { .. } | Error::Newer { .. } | Error::TooLong { .. })) => {
+            Err(failed)
+        }
         // It is no backup's, or is of no use to anybody.
         Err(_) => Ok(None),
     }

@@ -6,17 +6,18 @@
 use crate::error::{Error, Result, shown};
 use crate::manifest::{Manifest, Object};
 use crate::record::{Item, Piece, Record, Summary, matches};
-use crate::target::Target;
+use crate::target::{Target, folder_of, manifest_path};
 use bytes::Bytes;
-use prost::Message;
 use real_tokio::task::{JoinHandle, spawn_blocking};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::Read;
 
-/// Objects with values that are held at once, and their bytes: one that is read, the next one, and as
-/// many of the backups below it.
-const HELD: usize = 12;
+/// The bytes of the objects with values that are held at once: 32 of the usual ones. Each folder is read
+/// from its first object to its last, so what is read twice is an object of which a value is needed
+/// rarely. Between two of these at least eight objects are read for the first time, if the folders are 24.
 const HELD_BYTES: u64 = 512 << 20;
+/// With so many folders the next object of each may be held beside the one that is read.
+const AHEAD_FOLDERS: usize = 4;
 
 /// A finished backup.
 pub struct Backup {
@@ -40,17 +41,11 @@ impl Backup {
 
     /// All keys with their values, in order.
     pub fn items(&self) -> Items {
-        let values = self.manifest.values.iter().map(|object| (object.number, object.clone()));
         Items {
             records: Records::new(&self.target, &self.manifest.name, &self.manifest.records),
             summary: Summary::default(),
             expected: self.manifest.clone(),
-            values: Values {
-                target: self.target.clone(),
-                name: self.manifest.name.clone(),
-                objects: values.collect(),
-                held: VecDeque::new(),
-            },
+            values: Values::new(&self.target, &self.manifest.name, &self.manifest.values),
         }
     }
 
@@ -73,7 +68,7 @@ pub struct Items {
     records: Records,
     summary: Summary,
     expected: Manifest,
-    values: Values,
+    pub(crate) values: Values,
 }
 
 impl Items {
@@ -149,17 +144,26 @@ impl Records {
 
 /// Reads a piece of records.
 pub(crate) fn decode_piece(name: &str, bytes: &Bytes) -> Result<Piece> {
-    Piece::decode(bytes.clone())
+    Piece::read(bytes)
         .map_err(|error| Error::Damaged { name: name.into(), what: format!("records: {error}") })
 }
 
-/// Objects with values.
-struct Values {
+/// Objects with values. What is held are the latest used ones.
+pub(crate) struct Values {
     target: Target,
     name: String,
     objects: BTreeMap<u32, Object>,
-    /// The latest used ones last.
-    held: VecDeque<(u32, Load)>,
+    /// The next object of the same folder, of each that is not read ahead yet.
+    ahead: HashMap<u32, u32>,
+    /// By number, each with the time of its last use.
+    held: HashMap<u32, (u64, Load)>,
+    /// The numbers of these, by that time.
+    used: BTreeMap<u64, u32>,
+    uses: u64,
+    held_bytes: u64,
+    pub(crate) held_bytes_max: u64,
+    #[cfg(test)]
+    pub(crate) loads: usize,
 }
 
 enum Load {
@@ -168,6 +172,33 @@ enum Load {
 }
 
 impl Values {
+    fn new(target: &Target, name: &str, objects: &[Object]) -> Values {
+        let objects: BTreeMap<u32, Object> =
+            objects.iter().map(|object| (object.number, object.clone())).collect();
+        let folder = |object: &Object| folder_of(&object.path).to_owned();
+        let folders: HashSet<String> = objects.values().map(folder).collect();
+        let (mut ahead, mut next) = (HashMap::new(), HashMap::new());
+        if folders.len() <= AHEAD_FOLDERS {
+            for (number, object) in objects.iter().rev() {
+                let following = next.insert(folder(object), *number);
+                ahead.extend(following.map(|following| (*number, following)));
+            }
+        }
+        Values {
+            target: target.clone(),
+            name: name.to_owned(),
+            objects,
+            ahead,
+            held: HashMap::new(),
+            used: BTreeMap::new(),
+            uses: 0,
+            held_bytes: 0,
+            held_bytes_max: HELD_BYTES,
+            #[cfg(test)]
+            loads: 0,
+        }
+    }
+
     async fn read(&mut self, record: &Record) -> Result<Bytes> {
         let damaged = |what: &str| {
             let what = format!("the value of key {} {what}", shown(&record.key));
@@ -188,37 +219,53 @@ impl Values {
     }
 
     async fn object(&mut self, number: u32) -> Result<Bytes> {
-        let following = self.objects.range(number..).nth(1).map(|(next, _)| *next);
-        let load = match self.held.iter().position(|(held, _)| *held == number) {
-            Some(at) => self.held.remove(at).map(|(_, load)| load),
-            None => None,
-        };
-        let load = load.or_else(|| self.begin(number));
-        if let Some(next) = following
-            && !self.held.iter().any(|(held, _)| *held == next)
+        let load = self.take(number).or_else(|| self.begin(number));
+        if let Some(next) = self.ahead.remove(&number)
+            && !self.held.contains_key(&next)
             && let Some(load) = self.begin(next)
         {
-            self.held.push_back((next, load));
+            self.hold(next, load);
         }
         let bytes = match load {
             Some(Load::Done(bytes)) => bytes,
             Some(Load::Begun(loading)) => joined(loading).await?,
             None => Bytes::new(),
         };
-        self.held.push_back((number, Load::Done(bytes.clone())));
-        while self.held.len() > HELD || self.held.len() > 2 && self.held_bytes() > HELD_BYTES {
-            self.held.pop_front();
-        }
+        self.hold(number, Load::Done(bytes.clone()));
         Ok(bytes)
     }
 
-    fn held_bytes(&self) -> u64 {
-        let bytes = |number: &u32| self.objects.get(number).map_or(0, |object| object.raw_bytes);
-        self.held.iter().map(|(number, _)| bytes(number)).sum()
+    fn take(&mut self, number: u32) -> Option<Load> {
+        let (used, load) = self.held.remove(&number)?;
+        self.used.remove(&used);
+        self.held_bytes -= self.bytes(number);
+        Some(load)
     }
 
-    fn begin(&self, number: u32) -> Option<Load> {
+    /// Holds one that is not held, and drops what was not used for the longest time.
+    fn hold(&mut self, number: u32, load: Load) {
+        self.uses += 1;
+        self.held.insert(number, (self.uses, load));
+        self.used.insert(self.uses, number);
+        self.held_bytes += self.bytes(number);
+        while self.held_bytes > self.held_bytes_max
+            && self.held.len() > 2
+            && let Some(oldest) = self.used.first_key_value().map(|(_, number)| *number)
+        {
+            self.take(oldest);
+        }
+    }
+
+    fn bytes(&self, number: u32) -> u64 {
+        self.objects.get(&number).map_or(0, |object| object.raw_bytes)
+    }
+
+    fn begin(&mut self, number: u32) -> Option<Load> {
         let object = self.objects.get(&number)?.clone();
+        #[cfg(test)]
+        {
+            self.loads += 1;
+        }
         Some(Load::Begun(spawn_fetch(&self.target, &self.name, object)))
     }
 }
@@ -252,7 +299,12 @@ pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Resul
         }
         stored => stored?,
     };
-    let stored = stored.ok_or_else(|| damaged(format!("object `{path}` is not there")))?;
+    let Some(stored) = stored else {
+        return Err(match target.has(&manifest_path(name)).await? {
+            true => damaged(format!("object `{path}` is not there")),
+            false => Error::Removed(name.into()),
+        });
+    };
     if stored.len() as u64 != length {
         return Err(damaged(format!("object `{path}` has {} of {length} bytes", stored.len())));
     }

@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result, shown};
 use crate::manifest::Object;
-use bytes::Bytes;
-use prost::Message;
+use bytes::{Buf, Bytes};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost::{DecodeError, Message};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 /// A key of the cluster's state.
@@ -71,6 +72,39 @@ pub(crate) struct Piece {
     /// Keys in order.
     #[prost(message, repeated, tag = "2")]
     pub(crate) records: Vec<Record>,
+}
+
+/// The fewest bytes of a record, which has a hash of 16, and of a named object, which has a path and a
+/// checksum.
+const ENTRY_BYTES_MIN: usize = 20;
+
+impl Piece {
+    /// Reads a piece, if it is none that takes far more memory than it has bytes: a hostile one has
+    /// millions of empty records.
+    pub(crate) fn read(bytes: &Bytes) -> std::result::Result<Piece, String> {
+        let entries = entries(bytes).map_err(|error| error.to_string())?;
+        if entries > bytes.len() / ENTRY_BYTES_MIN {
+            return Err(format!("{entries} in {} bytes", bytes.len()));
+        }
+        Piece::decode(bytes.clone()).map_err(|error| error.to_string())
+    }
+}
+
+/// The objects and records of a piece that is not decoded yet.
+fn entries(mut bytes: &[u8]) -> std::result::Result<usize, DecodeError> {
+    let mut entries = 0;
+    while bytes.has_remaining() {
+        let (tag, wire) = decode_key(&mut bytes)?;
+        if wire != WireType::LengthDelimited {
+            skip_field(wire, tag, &mut bytes, DecodeContext::default())?;
+            continue;
+        }
+        let length = usize::try_from(decode_varint(&mut bytes)?).unwrap_or(usize::MAX);
+        // The decoder says what is wrong with one that is cut.
+        bytes = bytes.get(length..).unwrap_or_default();
+        entries += 1;
+    }
+    Ok(entries)
 }
 
 impl From<&Object> for Named {
@@ -143,4 +177,32 @@ impl Summary {
 /// Whether these are the bytes of the value.
 pub(crate) fn matches(record: &Record, value: &[u8]) -> bool {
     value.len() as u64 == u64::from(record.length) && Some(xxh3_128(value)) == record.hash()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_of_the_shortest_records_is_read() {
+        let hash = Bytes::from(vec![0; 16]);
+        let record = Record { key: Bytes::from_static(b"k"), hash, ..Record::default() };
+        let piece = Piece { named: Vec::new(), records: vec![record; 1000] };
+        assert_eq!(Piece::read(&piece.encode_to_vec().into()), Ok(piece));
+        let named = Named { path: "a/values-000000".into(), crc32: 1, ..Named::default() };
+        let piece = Piece { named: vec![named; 1000], records: Vec::new() };
+        assert_eq!(Piece::read(&piece.encode_to_vec().into()), Ok(piece));
+    }
+
+    /// 16 MiB of empty records would take a gigabyte once they are decoded.
+    #[test]
+    fn a_piece_of_empty_records_is_refused_before_it_is_decoded() {
+        for piece in [
+            Piece { named: Vec::new(), records: vec![Record::default(); 1000] },
+            Piece { named: vec![Named::default(); 1000], records: Vec::new() },
+        ] {
+            let refused = Piece::read(&piece.encode_to_vec().into()).unwrap_err();
+            assert!(refused.contains("1000 in 2000 bytes"), "{refused}");
+        }
+    }
 }

@@ -5,18 +5,20 @@
 //!
 //! What holds here: a value that the cluster leaves out is found in one of these under the same version
 //! and hash, or the backup fails. An object of records is written when every object that it names is. At
-//! the end every object is there with its length, and then the manifest is written.
+//! the end every object is there with its length, and then the manifest is written, if it can be read.
 
 use crate::error::{Error, Result, shown};
-use crate::manifest::{Head, Manifest, Object, RECORDS_BYTES_MAX};
+use crate::manifest::{
+    FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX, VALUES_BYTES_MAX,
+};
 use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, decode_piece, decompress};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
-use crate::target::{Found, Target, manifest_path};
+use crate::target::{Found, Target, first_records, folder_of, head_path, manifest_path, path_of};
 use bytes::Bytes;
 use prost::Message;
 use real_tokio::task::{JoinSet, spawn_blocking};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How large objects are.
@@ -36,8 +38,6 @@ impl Sizes {
 
 /// About the bytes of a record beside its key.
 const RECORD_BYTES: usize = 48;
-/// Backups that were broken off, and that are built upon at once.
-const RESUMED: usize = 8;
 /// Objects that are written at once.
 const WRITES: usize = 4;
 /// zstd's level. Values are rarely worth more.
@@ -65,6 +65,12 @@ struct Source {
 }
 
 impl Source {
+    /// The folders of the objects that it has, and its own.
+    fn folders(&self) -> BTreeSet<String> {
+        let of_values = self.objects.values().map(|object| folder_of(&object.path));
+        of_values.chain([self.name.as_str()]).map(str::to_owned).collect()
+    }
+
     /// The record of a key. Keys are asked for in order.
     async fn find(&mut self, key: &Bytes) -> Result<Option<&Record>> {
         while self.next.as_ref().is_none_or(|record| record.key < key) {
@@ -82,11 +88,14 @@ impl Source {
 pub struct Sources {
     all: Vec<Source>,
     base: Option<String>,
+    left_out: Option<(String, usize)>,
     resumes: Vec<String>,
 }
 
 impl Sources {
     /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off.
+    /// A base that needs the objects of 24 folders is left out: so a chain of backups renews itself
+    /// before it is slow to read.
     ///
     /// # Errors
     /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Store`].
@@ -99,24 +108,38 @@ impl Sources {
     ) -> Result<Sources> {
         let found = target.find().await?;
         let mut sources = Sources::default();
+        let mut folders = BTreeSet::new();
         if let Some(name) = base {
-            let source = finished(target, name, &found).await?;
-            sources.base = Some(name.to_owned());
-            sources.all.push(source);
+            let manifest = Manifest::load(target, name).await?;
+            let needs = manifest.sources();
+            if needs < FOLDERS_MAX {
+                let source = finished(target, name, manifest, &found)?;
+                folders = source.folders();
+                sources.base = Some(name.to_owned());
+                sources.all.push(source);
+            } else {
+                sources.left_out = Some((name.to_owned(), needs));
+            }
         }
         // A prune removes what is older, and does not see who begins to build on it.
         let now = SystemTime::now();
         let unfinished = found.iter().filter(|(_, found)| {
-            resume && !found.finished && is_younger(found.latest, UNDER_WAY / 2, now)
+            let rest = found.finished || found.removed;
+            resume && !rest && is_younger(found.latest, UNDER_WAY / 2, now)
         });
         let mut unfinished: Vec<_> = unfinished.map(|(name, f)| (f.latest, name)).collect();
         unfinished.sort_unstable();
-        while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED) {
+        while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
+        {
             let Ok(Some(head)) = Head::load(target, name).await else { continue };
             if (head.cluster.as_str(), head.generation) != (cluster, generation) {
                 continue;
             }
-            if let Some(source) = broken_off(target, name, &head, &found).await? {
+            let Some(source) = broken_off(target, name, &head, &found).await? else { continue };
+            // A save that breaks off often takes over the folders of all its attempts.
+            let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
+            if more.len() < FOLDERS_MAX + RESUMED_MAX {
+                folders = more;
                 sources.resumes.push(name.clone());
                 sources.all.push(source);
             }
@@ -129,6 +152,11 @@ impl Sources {
         self.all.iter().map(|source| source.held.clone()).collect()
     }
 
+    /// The base that was asked for, if it is left out, and how many folders it needs.
+    pub fn left_out(&self) -> Option<(&str, usize)> {
+        self.left_out.as_ref().map(|(name, needs)| (name.as_str(), *needs))
+    }
+
     /// The backups that were broken off, and that this one goes on with.
     pub fn resumes(&self) -> &[String] {
         &self.resumes
@@ -137,12 +165,16 @@ impl Sources {
 
 /// Whether the object is there as it was written.
 fn is_there(object: &Object, found: &BTreeMap<String, Found>) -> bool {
-    let name = object.path.split('/').next().unwrap_or_default();
-    found.get(name).and_then(|found| found.objects.get(&object.path)) == Some(&object.bytes)
+    let found = found.get(folder_of(&object.path));
+    found.and_then(|found| found.objects.get(&object.path)) == Some(&object.bytes)
 }
 
-async fn finished(target: &Target, name: &str, found: &BTreeMap<String, Found>) -> Result<Source> {
-    let manifest = Manifest::load(target, name).await?;
+fn finished(
+    target: &Target,
+    name: &str,
+    manifest: Manifest,
+    found: &BTreeMap<String, Found>,
+) -> Result<Source> {
     if let Some(gone) = manifest.objects().find(|object| !is_there(object, found)) {
         let what = format!("object `{}` is not there, or has another length", gone.path);
         return Err(Error::Damaged { name: name.into(), what });
@@ -173,7 +205,7 @@ async fn broken_off(
         let Ok(Ok(raw)) = raw else { break };
         let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
         let named: Vec<Object> = named.iter().map(Object::from).collect();
-        if !named.iter().all(|object| is_there(object, found)) {
+        if !named.iter().all(|object| object.is_values() && is_there(object, found)) {
             break;
         }
         objects.extend(named.into_iter().map(|object| (object.number, object)));
@@ -189,10 +221,6 @@ async fn broken_off(
         next: None,
         objects,
     }))
-}
-
-fn path_of(name: &str, kind: &str, number: usize) -> String {
-    format!("{name}/{kind}-{number:06}")
 }
 
 fn now() -> u64 {
@@ -225,7 +253,8 @@ impl Saver {
     /// Begins a backup of this name.
     ///
     /// # Errors
-    /// [`Error::Target`], if this is no name; [`Error::Store`], also if there is one of that name.
+    /// [`Error::Target`], if this is no name; [`Error::Missing`], if a prune removed what it builds on;
+    /// [`Error::Store`], also if there is one of that name.
     pub async fn begin(target: &Target, name: &str, head: Head, sources: Sources) -> Result<Saver> {
         Saver::begin_with(target, name, head, sources, Sizes::USUAL).await
     }
@@ -244,12 +273,20 @@ impl Saver {
             ..head
         };
         head.store(target, name).await?;
-        // From now on a prune sees it. One that was faster has taken a manifest by now.
+        // From now on a prune sees it. One that was faster has taken a manifest by now, or the first
+        // records of what had one until then.
         let found = target.find().await?;
-        if let Some(base) = &head.base
-            && !found.get(base).is_some_and(|found| found.finished)
-        {
-            return Err(Error::Missing { target: target.text().into(), name: base.clone() });
+        let is_finished = |name: &&String| found.get(*name).is_some_and(|found| found.finished);
+        let has_records = |name: &&String| {
+            let path = first_records(name);
+            found.get(*name).is_some_and(|found| found.objects.contains_key(&path))
+        };
+        let mut gone = head.base.iter().filter(|name| !is_finished(name));
+        let mut broken = head.resumes.iter().filter(|name| !has_records(name));
+        if let Some(gone) = gone.next().or_else(|| broken.next()) {
+            // It keeps no prune from removing anything.
+            target.remove(&head_path(name)).await?;
+            return Err(Error::Missing { target: target.text().into(), name: gone.clone() });
         }
         Ok(Saver {
             target: target.clone(),
@@ -290,6 +327,10 @@ impl Saver {
     }
 
     async fn put(&mut self, item: &Item, value: &Bytes) -> Result<Record> {
+        if value.len() as u64 > VALUES_BYTES_MAX {
+            let (key, bytes) = (shown(&item.key), value.len());
+            return Err(Error::Sent(format!("the value of key {key} has {bytes} bytes")));
+        }
         if self.values.len() + value.len() > self.sizes.values {
             self.write_values().await?;
         }
@@ -396,7 +437,8 @@ impl Saver {
     ///
     /// # Errors
     /// [`Error::Store`]; [`Error::Sent`], if the cluster said another number of keys;
-    /// [`Error::Damaged`], if an object is gone meanwhile.
+    /// [`Error::TooMuch`]; [`Error::Damaged`], if an object is gone meanwhile, or the backup could not be
+    /// read.
     pub async fn finish(mut self, keys: u64) -> Result<Manifest> {
         if keys != self.summary.keys {
             let sent = self.summary.keys;
@@ -411,12 +453,14 @@ impl Saver {
         manifest.value_bytes = summary.value_bytes;
         manifest.state = summary.hash();
         manifest.ended = now();
+        manifest.check(&manifest.name)?;
+        let sealed = manifest.encode()?;
         let found = target.find().await?;
         if let Some(gone) = manifest.objects().find(|object| !is_there(object, &found)) {
             let what = format!("object `{}` is gone while it was saved", gone.path);
             return Err(Error::Damaged { name: manifest.name.clone(), what });
         }
-        target.create(&manifest_path(&manifest.name), manifest.encode()?).await?;
+        target.create(&manifest_path(&manifest.name), sealed).await?;
         Ok(manifest)
     }
 }

@@ -1,10 +1,12 @@
-//! Backups of states that a model makes, in a folder: chains of them and breaks here, then damage and
-//! pruning.
+//! Backups of states that a model makes, in a folder: chains of them and breaks here, then how they are
+//! read, damage and pruning.
 
+mod chains;
 mod damage;
 mod pruning;
 
 use crate::save::Sizes;
+use crate::target::folder_of;
 use crate::{Backup, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -233,10 +235,13 @@ fn a_backup_that_was_broken_off_is_none_and_the_next_one_goes_on_with_it() {
             }
             named.sort();
             named.dedup();
+            let mut broken: Vec<&str> = named.iter().map(|path| folder_of(path)).collect();
+            broken.retain(|folder| folder.starts_with("broken"));
+            broken.dedup();
             assert_eq!(
                 objects,
-                named.len() + 2 * (1 + base),
-                "heads, manifests and what they name"
+                named.len() + 2 * (1 + base) + broken.len(),
+                "manifests, what they name, and a head in each of these folders"
             );
         });
     }

@@ -1,6 +1,9 @@
 //! Damage is found wherever it is, and what does not fit is refused.
 
 use super::*;
+use crate::Object;
+use crate::record::{Named, Piece};
+use prost::Message;
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_found() {
@@ -143,5 +146,106 @@ fn a_version_behind_the_backups_own_is_damage() {
             let backup = Backup::open(&target, name).await.unwrap();
             assert!(matches!(backup.verify(|_| ()).await, Err(Error::Damaged { .. })), "{name}");
         }
+    });
+}
+
+/// What is larger than any object is refused before it is read, and a save writes none.
+#[test]
+fn a_manifest_that_cannot_be_read_is_not_written() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(18);
+        let larger = Sizes { values: 32 << 20, unrecorded: 64 << 20, ..SMALL };
+        let begun =
+            Saver::begin_with(&target, "large", cluster.head(), Sources::default(), larger).await;
+        let mut saver = begun.unwrap();
+        let value = Bytes::from(vec![0; 9 << 20]);
+        let item = |key: &'static str| Item {
+            key: key.into(),
+            term: 1,
+            index: 1,
+            length: value.len() as u32,
+            hash: xxh3_128(&value),
+            value: Some(value.clone()),
+        };
+        saver.add(item("a")).await.unwrap();
+        saver.add(item("b")).await.unwrap();
+        assert!(matches!(saver.finish(2).await, Err(Error::Damaged { .. })));
+        assert!(!folder.path().join("large/manifest").exists());
+
+        let file = std::fs::File::create(folder.path().join("large/manifest")).unwrap();
+        file.set_len((128 << 20) + 1).unwrap();
+        let refused = Manifest::load(&target, "large").await;
+        assert!(matches!(refused, Err(Error::TooLong { .. })));
+    });
+}
+
+#[test]
+fn a_value_that_is_longer_than_any_is_refused() {
+    run(async {
+        let (_folder, target) = folder();
+        let cluster = Cluster::new(18);
+        let begun = Saver::begin(&target, "long", cluster.head(), Sources::default()).await;
+        let value = Bytes::from(vec![0; (16 << 20) + 1]);
+        let (length, hash) = (value.len() as u32, xxh3_128(&value));
+        let item =
+            Item { key: "a".into(), term: 1, index: 1, length, hash, value: Some(value.clone()) };
+        assert!(matches!(begun.unwrap().add(item.clone()).await, Err(Error::Sent(_))));
+        let begun = Saver::begin(&target, "longest", cluster.head(), Sources::default()).await;
+        let (mut saver, value) = (begun.unwrap(), value.slice(1..));
+        let (length, hash) = (value.len() as u32, xxh3_128(&value));
+        saver.add(Item { length, hash, value: Some(value), ..item }).await.unwrap();
+        saver.finish(1).await.unwrap();
+        let backup = Backup::open(&target, "longest").await.unwrap();
+        assert_eq!(backup.verify(|_| ()).await.unwrap(), 1);
+    });
+}
+
+/// A later backup would name the same object, and could not be read.
+#[test]
+fn records_of_a_break_that_name_what_no_backup_has_are_not_built_upon() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(19);
+        cluster.save_some(&target, "broken", None, 60).await.unwrap();
+        let resumes = async || {
+            let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+            sources.resumes().to_vec()
+        };
+        assert_eq!(resumes().await, ["broken"]);
+        let path = folder.path().join("broken/records-000000");
+        let stored = std::fs::read(&path).unwrap();
+        let raw = zstd::stream::decode_all(&stored[..]).unwrap();
+        let piece = Piece::read(&raw.into()).unwrap();
+        let change = |object: &Named| {
+            let object = Object { raw_bytes: (16 << 20) + 1, ..Object::from(object) };
+            Named::from(&object)
+        };
+        let named = piece.named.iter().map(change).collect();
+        let raw = Piece { named, ..piece }.encode_to_vec();
+        std::fs::write(&path, zstd::stream::encode_all(&raw[..], 1).unwrap()).unwrap();
+        assert!(resumes().await.is_empty());
+    });
+}
+
+/// A prune beside a restore: the objects are not damaged, they were removed.
+#[test]
+fn reading_a_backup_that_is_removed_meanwhile_says_so() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(20);
+        let read = async |name: &str| {
+            cluster.save(&target, name, None).await;
+            let backup = Backup::open(&target, name).await.unwrap();
+            std::fs::remove_file(folder.path().join(name).join("values-000000")).unwrap();
+            if name == "removed" {
+                std::fs::remove_file(folder.path().join("removed/manifest")).unwrap();
+            }
+            backup.verify(|_| ()).await.unwrap_err()
+        };
+        let error = read("removed").await;
+        assert!(matches!(&error, Error::Removed(name) if name == "removed"), "{error}");
+        let error = read("damaged").await;
+        assert!(matches!(error, Error::Damaged { .. }), "{error}");
     });
 }

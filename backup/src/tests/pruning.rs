@@ -1,6 +1,7 @@
 //! What pruning takes, and what it leaves.
 
 use super::*;
+use crate::Pruned;
 
 #[test]
 fn pruning_keeps_what_is_asked_and_all_that_it_needs() {
@@ -208,4 +209,297 @@ fn a_backup_whose_head_is_lost_keeps_all_that_it_needs() {
             cluster.check(&target, "b1").await;
         });
     }
+}
+
+/// Makes a file as old as this.
+fn age_by(folder: &TempDir, hours: u64) {
+    let old = SystemTime::now() - Duration::from_secs(hours * 3600);
+    for file in files(folder) {
+        std::fs::File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
+    }
+}
+
+/// The story: the head of a pruned backup went while a later one needed its values. When that one went
+/// too, nobody knew the values for a backup's, and they stayed for ever.
+#[test]
+fn values_that_a_later_backup_needs_go_when_that_one_has_gone() {
+    for (hours, broken) in [(0, false), (48, false), (48, true)] {
+        run(async {
+            let (folder, target) = folder();
+            let mut cluster = Cluster::new(21);
+            let keep = Keep { last: 1, within: Duration::ZERO };
+            let pruned = async |named: &[String]| {
+                prune(&target, &keep, named, SystemTime::now(), false).await.unwrap()
+            };
+            let mut base = None;
+            if broken {
+                cluster.save_some(&target, "b0", None, 60).await.unwrap();
+            } else {
+                cluster.save(&target, "b0", None).await;
+                base = Some("b0");
+            }
+            cluster.work(20);
+            cluster.save(&target, "b1", base).await;
+            let needs = Manifest::load(&target, "b1").await.unwrap().sources();
+            assert_eq!(needs, 2, "it needs values of b0");
+            age_by(&folder, hours);
+            pruned(&[]).await;
+            assert!(folder.path().join("b0/head").exists());
+            assert!(!folder.path().join("b0/records-000000").exists());
+            cluster.check(&target, "b1").await;
+            cluster.work(2000);
+            cluster.save(&target, "b2", None).await;
+            age_by(&folder, hours);
+            let Pruned { backups, kept_for, .. } = pruned(&[]).await;
+            assert_eq!((backups, kept_for), (vec!["b1".to_owned()], vec![]));
+            let kept = Manifest::load(&target, "b2").await.unwrap();
+            assert_eq!(files(&folder).len(), kept.objects().count() + 2);
+            cluster.check(&target, "b2").await;
+            pruned(&["b2".to_owned()]).await;
+            assert_eq!(pruned(&[]).await, Pruned::default());
+            assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        });
+    }
+}
+
+/// Hourly backups: what is pruned is younger than a day, and none of it is under way.
+#[test]
+fn a_young_chain_is_pruned_as_an_old_one() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(22);
+        cluster.save(&target, "b0", None).await;
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        for number in 1..8 {
+            cluster.work(200);
+            let base = format!("b{}", number - 1);
+            cluster.save(&target, &format!("b{number}"), Some(&base)).await;
+            let pruned = prune(&target, &keep, &[], SystemTime::now(), false).await.unwrap();
+            assert_eq!((pruned.backups, pruned.kept_for), (vec![base], vec![]));
+        }
+        let kept = Manifest::load(&target, "b7").await.unwrap();
+        let rests = kept.sources() - 1;
+        assert_eq!(files(&folder).len(), kept.objects().count() + 2 + 2 * rests);
+        cluster.check(&target, "b7").await;
+    });
+}
+
+/// Polls until the file is gone, and no further.
+async fn poll_until_gone(pruning: impl Future, folder: &TempDir, file: &str) {
+    let mut pruning = std::pin::pin!(pruning);
+    while folder.path().join(file).exists() {
+        assert!(futures::poll!(&mut pruning).is_pending(), "{file} stays");
+        std::thread::sleep(Duration::from_millis(2));
+        // Without it the runtime lets nothing go on after some time.
+        yield_now().await;
+    }
+}
+
+/// The story: a prune had taken the manifest. A save took the rest for a backup that was broken off, and
+/// the prune then removed values that the save named.
+#[test]
+fn a_save_that_goes_on_with_what_a_prune_is_removing_fails_at_once() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(23);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        cluster.save(&target, "b1", None).await;
+        // As it is while the manifest of b0 is gone and nothing else is.
+        let (manifest, aside) = (folder.path().join("b0/manifest"), folder.path().join("aside"));
+        std::fs::rename(&manifest, &aside).unwrap();
+        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        let more = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        assert_eq!(sources.resumes(), ["b0"]);
+        std::fs::rename(&aside, &manifest).unwrap();
+
+        // It begins before the prune looks for the last time: the prune sees it.
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
+        poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "early", cluster.head(), sources, SMALL).await;
+        let pruned = pruning.await.unwrap();
+        assert_eq!((pruned.backups, pruned.objects), (vec!["b0".to_owned()], 0));
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        saver.finish(keys).await.unwrap();
+        cluster.check(&target, "early").await;
+
+        // It begins when the prune has looked: it sees the prune.
+        let keep = Keep { last: 0, within: Duration::ZERO };
+        let (named, now) = (["early".to_owned()], SystemTime::now());
+        let pruning = Box::pin(prune(&target, &keep, &named, now, false));
+        poll_until_gone(pruning, &folder, "b0/records-000000").await;
+        assert!(folder.path().join("b0/values-000000").exists(), "records go first");
+        let begun = Saver::begin_with(&target, "late", cluster.head(), more, SMALL).await;
+        assert!(matches!(begun, Err(Error::Missing { name, .. }) if name == "b0"));
+        assert!(!folder.path().join("late").exists(), "it leaves nothing");
+    });
+}
+
+/// A save begins on one backup while another one is pruned.
+#[test]
+fn a_prune_beside_a_backup_that_began_meanwhile_says_which_or_looks_again() {
+    for base in ["b0", "b1"] {
+        run(async {
+            let (folder, target) = folder();
+            let mut cluster = Cluster::new(24);
+            cluster.save(&target, "b0", None).await;
+            cluster.work(2000);
+            cluster.save(&target, "b1", None).await;
+            let sources = Sources::find(&target, "shop", 1, Some(base), false).await.unwrap();
+            let keep = Keep { last: 1, within: Duration::ZERO };
+            let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
+            // It has seen what is there, and has not looked again.
+            let begun = match base {
+                "b1" => {
+                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+                    Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await
+                }
+                _ => {
+                    let begun =
+                        Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await;
+                    std::fs::rename(folder.path().join("next"), folder.path().join("x~")).unwrap();
+                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+                    std::fs::rename(folder.path().join("x~"), folder.path().join("next")).unwrap();
+                    begun
+                }
+            };
+            let pruned = pruning.await.unwrap();
+            assert_eq!(pruned.backups, ["b0"]);
+            match base {
+                "b1" => {
+                    assert!(pruned.objects > 0 && pruned.kept_for.is_empty(), "{pruned:?}");
+                    assert!(!folder.path().join("b0").exists());
+                }
+                _ => {
+                    assert_eq!((pruned.objects, pruned.kept_for), (0, vec!["next".to_owned()]));
+                    let would = prune(&target, &keep, &[], SystemTime::now(), true).await.unwrap();
+                    assert_eq!(would.kept_for, ["next"]);
+                }
+            }
+            drop(begun.unwrap());
+        });
+    }
+}
+
+/// A cluster that was scrapped and made anew has the same name and generation, and small indexes.
+#[test]
+fn the_backup_that_ended_last_stays_though_others_have_later_indexes() {
+    run(async {
+        let (folder, target) = folder();
+        let mut old = Cluster::new(25);
+        old.work(100);
+        for name in ["old0", "old1"] {
+            old.save(&target, name, None).await;
+            let path = folder.path().join(name).join("manifest");
+            let manifest = Manifest::load(&target, name).await.unwrap();
+            let earlier = Manifest { ended: manifest.ended - 1000, ..manifest };
+            std::fs::write(path, earlier.encode().unwrap()).unwrap();
+            old.work(10);
+        }
+        let new = Cluster::new(26);
+        assert!(new.index < old.index);
+        new.save(&target, "new", None).await;
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        assert_eq!(prune(&target, &keep, &[], later, false).await.unwrap().backups, ["old0"]);
+        new.check(&target, "new").await;
+        // Who wants to keep none keeps none.
+        let keep = Keep { last: 0, within: Duration::ZERO };
+        assert_eq!(prune(&target, &keep, &[], later, true).await.unwrap().backups.len(), 2);
+    });
+}
+
+#[test]
+fn a_backup_of_which_nothing_can_be_read_is_removed_by_its_name() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(27);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        cluster.save(&target, "b1", Some("b0")).await;
+        for file in ["b0/head", "b0/manifest"] {
+            std::fs::write(folder.path().join(file), "nothing").unwrap();
+        }
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        let now = SystemTime::now();
+        let pruned = prune(&target, &keep, &["b0".to_owned()], now, false).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        cluster.check(&target, "b1").await;
+        // Its values go with the last that needs them.
+        prune(&target, &keep, &["b1".to_owned()], now, false).await.unwrap();
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    });
+}
+
+/// An older release knows nothing of what a newer one's backup needs.
+#[test]
+fn nothing_is_removed_beside_a_manifest_that_is_newer_or_too_long() {
+    run(async {
+        let (folder, target) = folder();
+        let mut cluster = Cluster::new(28);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        let manifest = cluster.save(&target, "b1", Some("b0")).await;
+        std::fs::remove_file(folder.path().join("b1/head")).unwrap();
+        let path = folder.path().join("b1/manifest");
+        let before = files(&folder);
+        let pruned = async || {
+            let now = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+            let pruned = prune(&target, &Keep::default(), &[], now, false).await;
+            assert_eq!(files(&folder), before);
+            pruned.unwrap_err()
+        };
+        let newer = Manifest { format: 9, ..manifest };
+        std::fs::write(&path, newer.encode().unwrap()).unwrap();
+        assert!(matches!(pruned().await, Error::Newer { .. }));
+        std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
+        assert!(matches!(pruned().await, Error::TooLong { .. }));
+    });
+}
+
+/// The store writes a file beside the object and gives it its name at the end. It does not list it.
+#[test]
+fn files_that_a_killed_save_left_unfinished_go_with_the_rest() {
+    run(async {
+        let (folder, target) = folder();
+        let cluster = Cluster::new(29);
+        cluster.save_some(&target, "broken", None, 60).await.unwrap();
+        cluster.save(&target, "whole", None).await;
+        let unfinished = ["broken/values-000099#1", "broken/records-000099#12", "broken/head#1"];
+        for path in unfinished {
+            std::fs::write(folder.path().join(path), "half").unwrap();
+        }
+        // It is under way for as long as it is young.
+        prune(&target, &KEEP_ALL, &[], SystemTime::now(), false).await.unwrap();
+        assert!(unfinished.iter().all(|path| folder.path().join(path).exists()));
+        std::fs::write(folder.path().join("broken/notes#1"), "mine").unwrap();
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        prune(&target, &KEEP_ALL, &["whole".to_owned()], later, false).await.unwrap();
+        assert_eq!(files(&folder), [folder.path().join("broken/notes#1")]);
+        std::fs::remove_dir_all(folder.path().join("broken")).unwrap();
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    });
+}
+
+/// The story: the clock of the machine that prunes was months ahead, and all backups but one were old.
+#[test]
+fn a_clock_that_is_ahead_makes_no_backup_old() {
+    run(async {
+        let (_folder, target) = folder();
+        let mut cluster = Cluster::new(15);
+        for name in ["b0", "b1", "b2"] {
+            cluster.save(&target, name, None).await;
+            cluster.work(10);
+        }
+        let later = SystemTime::now() + Duration::from_secs(200 * 24 * 3600);
+        let month = Keep { last: 1, within: Duration::from_secs(30 * 24 * 3600) };
+        assert_eq!(prune(&target, &month, &[], later, false).await.unwrap().backups.len(), 0);
+        let none = Keep { last: 1, within: Duration::ZERO };
+        assert_eq!(prune(&target, &none, &[], later, false).await.unwrap().backups.len(), 2);
+    });
 }

@@ -151,14 +151,29 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
         let why = format!("{} has backups of several clusters: name one", target.text());
         return Err(UsageError(why).into());
     }
-    let latest = found.into_iter().max_by_key(|found| (found.head.term, found.head.index));
+    let age = |found: &Manifest| (found.head.term, found.head.index, found.ended);
+    let by_time = found.iter().max_by_key(|found| (found.ended, age(found)));
+    let by_index = found.iter().max_by_key(|found| age(found));
+    // A clock was wrong, or a cluster was made anew under the same name.
+    if let (Some(by_time), Some(by_index)) = (by_time, by_index)
+        && by_index.ended < by_time.ended
+    {
+        let why = format!(
+            "it is not clear which backup at {} is the latest: {} ended last, and {} has the highest index: name one",
+            target.text(),
+            by_time.name,
+            by_index.name
+        );
+        return Err(UsageError(why).into());
+    }
+    let latest = by_index.map(|found| found.name.clone());
     let nothing = || {
         UsageError(format!(
             "there is no backup of this cluster at {}; `cairn backup save` makes one",
             target.text()
         ))
     };
-    latest.map(|found| found.name).ok_or_else(|| nothing().into())
+    latest.ok_or_else(|| nothing().into())
 }
 
 async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
@@ -310,10 +325,20 @@ async fn thin_out(args: PruneArgs, output: &Output) -> anyhow::Result<Exit> {
     };
     let did = if args.dry_run { "would remove" } else { "removed" };
     output.either(
-        || json!({ "dry_run": args.dry_run, "backups": pruned.backups, "objects": pruned.objects, "bytes": pruned.bytes }),
         || {
+            json!({ "dry_run": args.dry_run, "backups": pruned.backups, "objects": pruned.objects,
+                    "bytes": pruned.bytes, "kept_for": pruned.kept_for })
+        },
+        || {
+            let kept_for = match pruned.kept_for.as_slice() {
+                [] => String::new(),
+                names => format!(
+                    "\nOther objects stay, since a backup under way may need them ({}): prune again when it has ended.",
+                    names.join(", ")
+                ),
+            };
             format!(
-                "{did} {} backups and {} objects of {}{}{}",
+                "{did} {} backups and {} objects of {}{}{}{kept_for}",
                 pruned.backups.len(),
                 pruned.objects,
                 format_size(pruned.bytes),

@@ -77,7 +77,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     let mut senders = senders(&client).await?.into_iter();
     let mut next = senders.next();
     let mut base = args.since;
-    let (endpoint, manifest, resumes) = loop {
+    let (endpoint, manifest, upon) = loop {
         let (endpoint, status) = next.take().context("no node to ask")?;
         if base.as_deref() == Some("latest") {
             base = Some(latest(&target, Some(&status)).await?);
@@ -85,14 +85,18 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         let from =
             |resume| save_from(&client, &endpoint, &status, &target, base.as_deref(), resume);
         let saved = match from(true).await {
-            // What was broken off is of no use: it is damaged, or of another history.
-            Err((error, Some(_))) if is_of_source(&error) => from(false).await,
+            // What was broken off is of no use: it is damaged, removed meanwhile, or of another history.
+            Err((error, Upon { resumes: Some(_), .. })) if is_of_source(&error) => {
+                from(false).await
+            }
             saved => saved,
         };
         next = senders.next();
         match saved {
-            Ok((manifest, resumes)) => break (endpoint, manifest, resumes),
-            Err((error, _)) if !may_ask_another(&error) => return Err(error),
+            Ok((manifest, upon)) => break (endpoint, manifest, upon),
+            Err((error, _)) if !may_ask_another(&error) => {
+                return Err(with_way_out(error, base.as_deref()));
+            }
             Err((error, _)) => {
                 let Some((other, _)) = &next else { return Err(error) };
                 output.note(
@@ -103,22 +107,29 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         }
     };
     let new = own_bytes(&manifest);
+    let whole = upon.left_out.as_ref().map(|(base, needs)| {
+        format!("{base} needs the objects of {needs} backups, so this one builds on none and has everything")
+    });
     output.either(
         || {
             let mut shown = as_json(&manifest);
             if let Value::Object(shown) = &mut shown {
                 shown.insert("from".into(), endpoint.clone().into());
-                shown.insert("resumed".into(), resumes.clone().into());
+                shown.insert("resumed".into(), upon.resumes.clone().into());
+                let left_out = upon.left_out.as_ref().map(|(base, _)| base.clone());
+                shown.insert("left_out".into(), left_out.into());
+                shown.insert("why_left_out".into(), whole.clone().into());
             }
             shown
         },
         || {
-            let resumed = match &resumes {
+            let resumed = match &upon.resumes {
                 Some(name) => format!(", going on with {name}, which was broken off"),
                 None => String::new(),
             };
+            let whole = whole.as_ref().map_or(String::new(), |whole| format!("\n{whole}"));
             format!(
-                "saved {} at {}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target",
+                "saved {} at {}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target{whole}",
                 manifest.name,
                 target.text(),
                 manifest.keys,
@@ -131,13 +142,37 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
-/// A backup, and the one that was broken off with which it goes on; or an error, and the same.
-type Saved = Result<(Manifest, Option<String>), (anyhow::Error, Option<String>)>;
+/// What a backup builds on, beside its base.
+#[derive(Default)]
+struct Upon {
+    /// Those that were broken off, and with which it goes on.
+    resumes: Option<String>,
+    /// The base that it does not build on, and how many folders that one needs.
+    left_out: Option<(String, usize)>,
+}
+
+/// A backup, and what it builds on; or an error, and the same.
+type Saved = Result<(Manifest, Upon), (anyhow::Error, Upon)>;
 
 /// Whether the error is about what a backup builds on.
 fn is_of_source(error: &anyhow::Error) -> bool {
-    use cairn_backup::Error::{Damaged, History};
-    matches!(error.downcast_ref(), Some(Damaged { .. } | History { .. }))
+    use cairn_backup::Error::{Damaged, History, Missing, Removed};
+    matches!(
+        error.downcast_ref(),
+        Some(Damaged { .. } | History { .. } | Missing { .. } | Removed(_))
+    )
+}
+
+/// The error, with what helps if the base is of no use.
+fn with_way_out(error: anyhow::Error, base: Option<&str>) -> anyhow::Error {
+    use cairn_backup::Error::{Damaged, Removed};
+    match (error.downcast_ref(), base) {
+        (Some(Damaged { name, .. } | Removed(name)), Some(base)) if name == base => {
+            let way_out = format!("nothing can be saved since {base}: save without --since");
+            error.context(way_out)
+        }
+        _ => error,
+    }
 }
 
 async fn save_from(
@@ -150,11 +185,14 @@ async fn save_from(
 ) -> Saved {
     let (cluster, generation) = (&status.cluster, status.generation);
     let sources = Sources::find(target, cluster, generation, base, resume).await;
-    let sources = sources.map_err(|error| (error.into(), None))?;
-    let resumes = Some(sources.resumes().join(", ")).filter(|names| !names.is_empty());
+    let sources = sources.map_err(|error| (error.into(), Upon::default()))?;
+    let upon = Upon {
+        resumes: Some(sources.resumes().join(", ")).filter(|names| !names.is_empty()),
+        left_out: sources.left_out().map(|(name, needs)| (name.to_owned(), needs)),
+    };
     match save_beside(client, endpoint, target, sources).await {
-        Ok(manifest) => Ok((manifest, resumes)),
-        Err(error) => Err((error, resumes)),
+        Ok(manifest) => Ok((manifest, upon)),
+        Err(error) => Err((error, upon)),
     }
 }
 
