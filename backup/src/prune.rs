@@ -86,8 +86,8 @@ pub async fn prune(
 
 /// What is to be removed.
 struct Plan {
-    /// The names at the target when it was made.
-    seen: BTreeSet<String>,
+    /// What was at the target when it was made.
+    seen: BTreeMap<String, Found>,
     backups: Vec<String>,
     /// Objects with their bytes.
     objects: Vec<(String, u64)>,
@@ -99,7 +99,7 @@ struct Plan {
 impl Plan {
     async fn make(target: &Target, keep: &Keep, named: &[String], now: SystemTime) -> Result<Plan> {
         let found = target.find().await?;
-        let seen = found.keys().cloned().collect();
+        let seen = found.clone();
         let (found, heads) = of_backups(target, found, named).await?;
         for name in named {
             if !found.get(name).is_some_and(|found| found.finished) {
@@ -198,10 +198,16 @@ impl Plan {
         Ok(Vec::new())
     }
 
-    /// Backups that began since it was made. They may need what is to go.
+    /// Backups that began since it was made, or went on though nobody wrote there for a day by this clock.
+    /// They may need what is to go.
     async fn began(&self, target: &Target) -> Result<Vec<String>> {
         let found = target.find().await?;
-        Ok(found.into_keys().filter(|name| !self.seen.contains(name)).collect())
+        let goes_on = |name: &String, found: &Found| {
+            let was = self.seen.get(name);
+            was.is_none_or(|was| found.finished && !was.finished || found.latest > was.latest)
+        };
+        let began = found.iter().filter(|(name, found)| goes_on(name, found) && !found.removed);
+        Ok(began.map(|(name, _)| name.clone()).collect())
     }
 }
 
@@ -272,7 +278,10 @@ fn old(stays: &BTreeMap<String, Manifest>, keep: &Keep, now: SystemTime) -> Vec<
     let mut all = Vec::new();
     for mut backups in clusters.into_values() {
         backups.sort_unstable();
-        let last = backups.iter().max_by_key(|(age, ended, _)| (*ended, *age)).cloned();
+        // The end of one whose clock was ahead says nothing.
+        let today = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let ended = backups.iter().filter(|(_, ended, _)| *ended <= today);
+        let last = ended.max_by_key(|(age, ended, _)| (*ended, *age)).cloned();
         // A clock that is ahead makes none of them old: their ages count from the last one.
         let ended_last = last.as_ref().map_or(0, |(_, ended, _)| *ended);
         let ended_last = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(ended_last));

@@ -455,12 +455,22 @@ impl Saver {
         manifest.ended = now();
         manifest.check(&manifest.name)?;
         let sealed = manifest.encode()?;
-        let found = target.find().await?;
-        if let Some(gone) = manifest.objects().find(|object| !is_there(object, &found)) {
-            let what = format!("object `{}` is gone while it was saved", gone.path);
-            return Err(Error::Damaged { name: manifest.name.clone(), what });
+        let all_there = async |manifest: &Manifest| {
+            let found = target.find().await?;
+            let gone = manifest.objects().find(|object| !is_there(object, &found));
+            gone.map_or(Ok(()), |gone| {
+                let what = format!("object `{}` is gone while it was saved", gone.path);
+                Err(Error::Damaged { name: manifest.name.clone(), what })
+            })
+        };
+        all_there(&manifest).await?;
+        let path = manifest_path(&manifest.name);
+        target.create(&path, sealed).await?;
+        // A prune by a clock that is a day ahead took it for broken off. From now on it sees the manifest.
+        if let Err(error) = all_there(&manifest).await {
+            target.remove(&path).await?;
+            return Err(error);
         }
-        target.create(&manifest_path(&manifest.name), sealed).await?;
         Ok(manifest)
     }
 }

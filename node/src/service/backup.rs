@@ -152,7 +152,7 @@ impl Sending {
     fn check_space(&self) -> Result<(), Status> {
         let status = self.engine.status();
         let space = status.space;
-        if !keeps_too_much(space.dead_viewed, space.free, status.data_bytes) {
+        if !keeps_too_much(space.dead_viewed, space.free + space.reserve, status.data_bytes) {
             return Ok(());
         }
         Err(Status::resource_exhausted(format!(

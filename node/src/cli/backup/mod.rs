@@ -129,7 +129,13 @@ fn own_bytes(manifest: &Manifest) -> u64 {
     manifest.objects().filter(|object| own(&object.path)).map(|object| object.bytes).sum()
 }
 
-/// The latest backup; with a status, of that cluster.
+/// How much earlier a backup of a higher index may have begun: two of the same time.
+const SAME_TIME: u64 = 60;
+
+/// By how many entries the member that is asked may be behind the one that sent a backup.
+const LAG: u64 = 1 << 20;
+
+/// The latest backup; with a status, of that cluster, and none behind what it has.
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
     let mut found = Vec::new();
     for (_, manifest) in Manifest::list(target).await? {
@@ -141,8 +147,11 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
         }
     }
     if let Some(of) = of {
+        // What is far behind that is of another cluster of this name, which was made anew since.
+        let applied = of.applied_index.saturating_add(LAG);
         found.retain(|Manifest { head, .. }| {
             (&head.cluster, head.generation) == (&of.cluster, of.generation)
+                && head.index <= applied
         });
     }
     let clusters: BTreeSet<_> =
@@ -151,15 +160,20 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
         let why = format!("{} has backups of several clusters: name one", target.text());
         return Err(UsageError(why).into());
     }
-    let age = |found: &Manifest| (found.head.term, found.head.index, found.ended);
-    let by_time = found.iter().max_by_key(|found| (found.ended, age(found)));
+    let age = |found: &Manifest| (found.head.term, found.head.index, found.head.began);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(u64::MAX, |now| now.as_secs());
+    // A clock was ahead where it began later than now.
+    let by_time = found.iter().filter(|found| found.head.began <= now);
+    let by_time = by_time.max_by_key(|found| (found.head.began, age(found)));
     let by_index = found.iter().max_by_key(|found| age(found));
-    // A clock was wrong, or a cluster was made anew under the same name.
-    if let (Some(by_time), Some(by_index)) = (by_time, by_index)
-        && by_index.ended < by_time.ended
+    // A cluster was made anew under the same name, or a clock was wrong. A save need not know: where what
+    // it builds on is of another history, it says so.
+    if let (None, Some(by_time), Some(by_index)) = (of, by_time, by_index)
+        && by_index.head.began.saturating_add(SAME_TIME) < by_time.head.began
     {
         let why = format!(
-            "it is not clear which backup at {} is the latest: {} ended last, and {} has the highest index: name one",
+            "it is not clear which backup at {} is the latest: {} began last, and {} has the highest index: name one",
             target.text(),
             by_time.name,
             by_index.name
