@@ -1,6 +1,6 @@
 //! Reduces the facts to the few aspects that decide the verdict.
 
-use super::device::{Layer, Medium};
+use super::device::{Layer, Medium, Queue};
 use super::facts::{Facts, Unprobed};
 use super::filesystem::{Filesystem, FilesystemKind};
 use super::verdict::{Aspects, Atomicity, Cache, Flush, Mapping, Transfer};
@@ -36,6 +36,7 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
         // reported. The drive's own report takes precedence.
         (Some(Ok(facts)), _) if facts.volatile_cache => Cache::Volatile,
         (_, Some("write back")) => Cache::Volatile,
+        _ if is_overridden(&layer.queue) => Cache::Volatile,
         (_, Some("write through")) => Cache::None,
         _ => Cache::Unknown,
     };
@@ -70,7 +71,11 @@ pub(super) fn layer_atomicity(layer: &Layer) -> Atomicity {
     }
     match queue.physical_block_bytes {
         Some(block) if block < BLOCK_BYTES => Atomicity::Torn,
-        Some(_) if queue.write_cache.as_deref() == Some("write through") => Atomicity::Whole,
+        Some(_)
+            if queue.write_cache.as_deref() == Some("write through") && !is_overridden(queue) =>
+        {
+            Atomicity::Whole
+        }
         _ => Atomicity::Unknown,
     }
 }
@@ -117,8 +122,16 @@ fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
 /// A drive with a volatile cache whose queue an operator has set to "write through": the kernel then
 /// sends it no flushes (Documentation/ABI/stable/sysfs-block, `write_cache`).
 fn gets_no_flushes(layer: &Layer) -> bool {
-    matches!(&layer.nvme, Some(Ok(facts)) if facts.volatile_cache)
-        && layer.queue.write_cache.as_deref() == Some("write through")
+    let volatile = matches!(&layer.nvme, Some(Ok(facts)) if facts.volatile_cache);
+    volatile && layer.queue.write_cache.as_deref() == Some("write through")
+        || is_overridden(&layer.queue)
+}
+
+/// Whether the queue shows that an operator has set it to "write through". The kernel gives a drive forced
+/// unit access (FUA) only where it has a volatile cache, and keeps it then. Anybody may read this, also
+/// where the drive cannot be asked.
+pub(super) fn is_overridden(queue: &Queue) -> bool {
+    queue.write_cache.as_deref() == Some("write through") && queue.fua == Some(true)
 }
 
 /// A disk of a hypervisor, or a ZFS volume.

@@ -219,7 +219,12 @@ fn scsi(disk: &Path, parts: &[&str]) -> (Medium, String) {
         () if has("usb") => (Medium::Bridged, "USB drive"),
         () if has("virtio") => (by_model(model, Medium::Virtual), "virtio SCSI disk"),
         () if has("VMBUS") || has("vmbus") => (Medium::Virtual, "Hyper-V disk"),
-        () => (by_model(model, Medium::Drive), "SCSI or SATA drive"),
+        // Of a drive on its own cable, not of a volume that a controller makes of several, whose caches
+        // nobody sees.
+        () if has("ata") || has("end_device-") => {
+            (by_model(model, Medium::Drive), "SCSI or SATA drive")
+        }
+        () => (by_model(model, Medium::Unknown), "volume of a controller"),
     };
     (medium, format!("{what}, {model}"))
 }

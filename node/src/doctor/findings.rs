@@ -1,6 +1,6 @@
 //! The findings, one per line: the value, whether it is good for the promise, and why it matters.
 
-use super::aspects::layer_atomicity;
+use super::aspects::{is_overridden, layer_atomicity};
 use super::device::{Layer, Medium};
 use super::facts::{Facts, State};
 use super::filesystem::{Filesystem, FilesystemKind};
@@ -241,7 +241,8 @@ fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
 fn layer(layer: &Layer) -> Vec<Finding> {
     let Layer { name, queue, .. } = layer;
     let drive = good_if(layer.medium == Medium::Drive);
-    let no_cache = good_if(queue.write_cache.as_deref() == Some("write through"));
+    let overridden = is_overridden(queue);
+    let no_cache = good_if(queue.write_cache.as_deref() == Some("write through") && !overridden);
     let fua = queue.fua.map(|fua| if fua { "yes" } else { "no" });
     let rotational =
         queue.rotational.map(|rotates| if rotates { "yes (as it reports)" } else { "no" });
@@ -253,7 +254,15 @@ fn layer(layer: &Layer) -> Vec<Finding> {
     };
     let why_layer = "each layer below the filesystem may hold back, tear or lose a write that it reported complete";
     let why_cache = "a power cut loses completed writes that are in a volatile cache";
-    let why_fua = "a single write can be forced through the cache; Cairn syncs instead";
+    let (fua_grade, why_fua) = match overridden {
+        true => (
+            Grade::Bad,
+            "the kernel has this only beside a volatile cache: that was set to \"write through\" by hand, so no sync reaches it",
+        ),
+        false => {
+            (Grade::Neutral, "a single write can be forced through the cache; Cairn syncs instead")
+        }
+    };
     let why_blocks = "after a power cut a write of 4 KiB must be complete or absent";
     let why_rotational = "Cairn is made for flash; on a rotating disk it is slow, but as safe";
     let cache = known(queue.write_cache.as_ref());
@@ -261,7 +270,7 @@ fn layer(layer: &Layer) -> Vec<Finding> {
     let mut all = vec![
         finding(format!("device {name}"), &layer.about, drive, why_layer),
         finding(format!("{name} write cache"), cache, no_cache, why_cache),
-        finding(format!("{name} FUA"), known(fua), Grade::Neutral, why_fua),
+        finding(format!("{name} FUA"), known(fua), fua_grade, why_fua),
         finding(format!("{name} blocks"), blocks, atomic, why_blocks),
         finding(format!("{name} rotational"), known(rotational), Grade::Neutral, why_rotational),
     ];

@@ -45,7 +45,7 @@ impl Machine {
             .file(&format!("{path}/queue/write_cache"), cache)
             .file(&format!("{path}/queue/physical_block_size"), physical)
             .file(&format!("{path}/queue/logical_block_size"), "512")
-            .file(&format!("{path}/queue/fua"), "1")
+            .file(&format!("{path}/queue/fua"), if cache == "write back" { "1" } else { "0" })
             .file(&format!("{path}/queue/rotational"), "0")
     }
 
@@ -176,7 +176,7 @@ fn a_partition_is_read_with_its_disks_queue_and_its_start() {
     assert_eq!(layer.partition_start_bytes, Some(1 << 20));
     let expected = Queue {
         write_cache: Some("write through".into()),
-        fua: Some(true),
+        fua: Some(false),
         rotational: Some(false),
         logical_block_bytes: Some(512),
         physical_block_bytes: Some(4096),
@@ -194,6 +194,17 @@ fn a_protected_drive_under_ext4_justifies_device() {
     assert!(
         report.conclusion()[0].contains("device (for 3 voters, its contract shown by the machine)")
     );
+}
+
+/// The story: an operator set the queue to "write through" over a volatile cache. As root `cairn doctor` asked
+/// the drive and refused every mode; the service may not ask it, and chose `device`.
+#[test]
+fn a_queue_that_hides_a_volatile_cache_justifies_no_mode_though_the_drive_is_not_asked() {
+    let machine = nvme_machine();
+    machine.file(&format!("{NVME}/queue/fua"), "1");
+    let report = report(facts(machine.stack("259:1")));
+    assert_eq!(report.verdict.mode, None);
+    assert!(!bad(&report).is_empty());
 }
 
 #[test]
@@ -347,6 +358,8 @@ fn devices_are_recognised_by_their_path_and_their_model() {
     for (path, vendor, model, expected) in [
         (format!("{pci}/ata1/host0/{sda}"), "ATA", "Some SSD", Medium::Drive),
         (format!("{pci}/ata1/host0/{sda}"), "ATA", "QEMU HARDDISK", Medium::Virtual),
+        (format!("{pci}/host0/port-0:0/end_device-0:0/{sda}"), "SEAGATE", "ST1200", Medium::Drive),
+        (format!("{pci}/host0/{sda}"), "DELL", "PERC H730", Medium::Unknown),
         (format!("{pci}/usb2/2-1/2-1:1.0/host0/{sda}"), "Stick", "2000", Medium::Bridged),
         (format!("sys/devices/platform/host3/session1/{sda}"), "LIO-ORG", "disk", Medium::Network),
         (format!("{pci}/host1/rport-1:0-0/{sda}"), "SAN", "LUN", Medium::Network),

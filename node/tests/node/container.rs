@@ -82,4 +82,9 @@ fn the_drop_in_for_nvme_drives_gives_back_what_the_unit_takes() {
     }
     assert_eq!(value(unit, "DevicePolicy").as_deref(), Some("closed"), "only what is allowed");
     assert!(unit.contains("cairn.service.d/nvme.conf"), "the unit names its drop-in");
+    // It lets the node write nowhere else.
+    assert_eq!(value(unit, "ProtectSystem").as_deref(), Some("strict"));
+    let drop_in = include_str!("../../../deploy/cairn.service.d/data-dir.conf");
+    assert_eq!(value(drop_in, "ReadWritePaths"), value(drop_in, "RequiresMountsFor"));
+    assert!(unit.contains("cairn.service.d/data-dir.conf"), "the unit names its drop-in");
 }
