@@ -428,7 +428,9 @@ impl Attempts {
         match &failure {
             Failure::Lost { timed_out: true, .. } if !is_silent => {}
             Failure::Lost { .. } if ErrorDetail::of(&status).is_none() => node.discard(connection),
-            Failure::NotSent(why) => node.failed(why, &pool.random),
+            Failure::NotSent(why) => {
+                node.failed(Error::unavailable(node.address(), why.clone()), &pool.random)
+            }
             _ => {}
         }
         tracing::debug!(endpoint = node.address(), ?failure, "attempt failed");
@@ -639,7 +641,7 @@ mod tests {
         let mut last = Duration::ZERO;
         for failures in 1..20 {
             let before = Instant::now();
-            node.failed("refused", &pool.random);
+            node.failed(Error::unavailable(node.address(), "refused".into()), &pool.random);
             let until = node.cooling(before).unwrap();
             last = until - before;
             let left = until.saturating_duration_since(Instant::now());

@@ -14,6 +14,7 @@ use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -93,8 +94,10 @@ impl MultiplexedStream {
         named: Option<u32>,
         timeout: Duration,
     ) -> Result<answer::Kind, Status> {
+        let asked = Instant::now();
         // Nobody closes it.
         let place = self.0.places.clone().acquire_owned().await.map_err(|_| not_sent())?;
+        let timeout = timeout.saturating_sub(asked.elapsed());
         let (caller, answer) = oneshot::channel();
         let reply = Reply { caller, _place: place };
         let queued = QueuedCall { kind, named, timeout, reply };

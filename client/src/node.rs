@@ -208,7 +208,8 @@ struct State {
     /// Until then other nodes are asked to read; and how many reads in a row failed here.
     no_reads_until: Option<Instant>,
     failed_reads: u32,
-    last_error: String,
+    /// Why it could not be used last.
+    last: Option<Error>,
 }
 
 /// Stubs over a node's connections, used in turn.
@@ -346,7 +347,8 @@ impl Node {
             let state = self.state.lock();
             if state.failures > failures {
                 // Another task tried and failed while this one waited.
-                return Err(self.unavailable(state.last_error.clone()));
+                let nothing = || self.unavailable(String::new());
+                return Err(state.last.clone().unwrap_or_else(nothing));
             }
         }
         let opened = match tokio::time::timeout(options.connect_timeout, self.open(options)).await {
@@ -367,10 +369,7 @@ impl Node {
                 Ok(connection)
             }
             Err(error) => {
-                match &error {
-                    Error::Unavailable { last_error, .. } => self.failed(last_error, random),
-                    other => self.failed(&other.to_string(), random),
-                }
+                self.failed(error.clone(), random);
                 Err(error)
             }
         }
@@ -422,14 +421,14 @@ impl Node {
     }
 
     /// Skips the node for a while, longer with every failure in a row.
-    pub(crate) fn failed(&self, error: &str, random: &Random) {
+    pub(crate) fn failed(&self, error: Error, random: &Random) {
         let mut state = self.state.lock();
         let delay = COOL_DOWN.saturating_mul(1 << state.failures.min(8)).min(MAX_COOL_DOWN);
         state.failures = state.failures.saturating_add(1);
         state.cool_until = Some(Instant::now() + random.jitter(delay));
         state.connection = None;
-        error.clone_into(&mut state.last_error);
-        tracing::debug!(endpoint = %self.address, failures = state.failures, error, "endpoint failed");
+        tracing::debug!(endpoint = %self.address, failures = state.failures, %error, "endpoint failed");
+        state.last = Some(error);
     }
 
     /// Drops `connection`. The next use opens a new one and so finds out whether the node still

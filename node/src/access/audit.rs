@@ -26,8 +26,10 @@ pub(crate) enum End<'a> {
     UnderWay(&'a str),
     /// Who leads and is asked next; it had no effect here.
     Redirected(&'a str),
-    /// Why it had no effect.
+    /// Why the caller may not do it.
     Refused(&'a str),
+    /// Why an allowed call failed; it may have had an effect.
+    Failed(&'a str),
 }
 
 /// An audited call.
@@ -132,10 +134,11 @@ impl PendingCall<'_> {
             End::UnderWay(what) => format!("under way: {what}"),
             End::Redirected(to) => format!("redirected: {to}"),
             End::Refused(refusal) => format!("refused: {refusal}"),
+            End::Failed(why) => format!("failed: {why}"),
         };
         self.ended = Some(Ended {
             result,
-            allowed: matches!(end, End::Done | End::UnderWay(_)),
+            allowed: !matches!(end, End::Redirected(_) | End::Refused(_)),
             under_way: matches!(end, End::UnderWay(_)),
         });
     }
@@ -191,6 +194,23 @@ mod tests {
         let last = latest.last().expect("the latest");
         assert_eq!(last.arguments, (3 * MOST_SHOWN - 1).to_string());
         assert!(last.result.starts_with("refused: ß") && last.result.len() <= TEXT_BYTES + 3);
+    }
+
+    /// The story: a call that changed the mode met its deadline before the answer. It counted as refused, and
+    /// strangers' refusals had used up the lines that the log has for these.
+    #[test]
+    fn an_allowed_call_that_fails_is_not_among_those_that_anybody_can_cause() {
+        let audit = Audit::new(NodeId::new(1, 1));
+        let ask = |call, end: End<'_>| audit.begin("token ops".into(), call, "".into()).end(end);
+        ask("set-mode", End::UnderWay("not done within 5 ms; it may still happen"));
+        ask("scrub", End::Failed("the disk is full"));
+        for _ in 0..3 * MOST_SHOWN {
+            ask("scrub", End::Refused("no"));
+        }
+        let latest = audit.latest();
+        assert!(latest[0].result.starts_with("under way: not done"), "{}", latest[0].result);
+        assert_eq!(latest[1].result, "failed: the disk is full");
+        assert_eq!(latest.len(), MOST_SHOWN + 2);
     }
 
     #[test]

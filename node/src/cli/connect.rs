@@ -6,6 +6,7 @@ use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
 use cairn_client::{Client, Error, Options, ReadFrom};
 use clap::Args;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -157,17 +158,29 @@ impl ClusterOptions {
 }
 
 fn remembered(here: &Path) -> Option<Vec<String>> {
-    let text = here
-        .ancestors()
-        .find_map(|folder| std::fs::read_to_string(folder.join(ENDPOINTS_FILE)).ok())?;
+    let text = here.ancestors().find_map(|folder| {
+        let file = folder.join(ENDPOINTS_FILE);
+        let ours = file.parent().is_some_and(is_ours) && is_ours(&file);
+        ours.then(|| std::fs::read_to_string(&file).ok())?
+    })?;
     let endpoints: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
     (!endpoints.is_empty()).then_some(endpoints)
 }
 
+/// Whether nobody else can have written it. Everything goes to these endpoints, a token too, and anybody may
+/// write to a folder above, such as `/tmp`.
+fn is_ours(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| {
+        let owner = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+        owner && found.mode() & 0o002 == 0 && !found.is_symlink()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_number_alone_means_seconds() {
@@ -189,6 +202,16 @@ mod tests {
         std::fs::create_dir_all(root.path().join(".cairn")).expect("a folder");
         std::fs::write(root.path().join(ENDPOINTS_FILE), "127.0.0.1:1\n127.0.0.1:2\n")
             .expect("a file");
-        assert_eq!(remembered(&below), Some(vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()]));
+        let found = || remembered(&below);
+        let both = Some(vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()]);
+        assert_eq!(found(), both);
+        // What others may write is nothing to go by.
+        for path in [".cairn", ENDPOINTS_FILE].map(|path| root.path().join(path)) {
+            let mode = std::fs::metadata(&path).expect("there").permissions();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("ours");
+            assert_eq!(found(), None, "{}", path.display());
+            std::fs::set_permissions(&path, mode).expect("ours");
+            assert_eq!(found(), both);
+        }
     }
 }

@@ -7,31 +7,20 @@ use super::logging::SetLevel;
 use super::server_options::ServerOptions;
 use cairn_node::config::{LogConfig, Setting};
 use cairn_node::{Node, NodeConfig};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
 /// What a running node needs to read its configuration again.
 pub(crate) struct Reload {
-    server: ServerOptions,
-    log_format: Option<String>,
-    set_level: SetLevel,
+    pub(super) server: ServerOptions,
+    pub(super) log_format: Option<String>,
+    pub(super) set_level: SetLevel,
     /// The values in use.
-    running: Vec<Setting>,
-    hangups: Signal,
+    pub(super) running: Vec<Setting>,
+    pub(super) hangups: Signal,
 }
 
 impl Reload {
-    /// From now on SIGHUP does not end the process.
-    pub(crate) fn new(
-        server: ServerOptions,
-        log_format: Option<String>,
-        set_level: SetLevel,
-        running: Vec<Setting>,
-    ) -> std::io::Result<Reload> {
-        let hangups = signal(SignalKind::hangup())?;
-        Ok(Reload { server, log_format, set_level, running, hangups })
-    }
-
     /// Reads the configuration again at each signal. Never returns.
     pub(crate) async fn run(mut self, node: &Node) {
         while self.hangups.recv().await.is_some() {
@@ -49,6 +38,7 @@ impl Reload {
     fn apply(&mut self, node: &Node) -> anyhow::Result<()> {
         let layers = self.server.layers_and_log_format(self.log_format.as_deref()).0?;
         let config = NodeConfig::from_layers(&layers)?;
+        let limits = node.limits().reloaded(&config.limits)?;
         let log = LogConfig::from_layers(&layers)?;
         // Refuses what is not a level, before anything is applied.
         (self.set_level)(&log.level)?;
@@ -75,7 +65,7 @@ impl Reload {
             applied.push(format!("{} = {shown}", read.key));
             *running = read;
         }
-        node.reload(&config.limits, &config.scrub);
+        node.reload(&limits, &config.scrub);
         if !config.access.is_empty() {
             node.set_access(&config.access);
         }

@@ -20,6 +20,7 @@ use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::task::Poll;
 use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -63,6 +64,8 @@ pub(super) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
 }
 
 async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::Result<Exit> {
+    // From now on SIGHUP does not end the process, which a service manager would take for a clean end.
+    let hangups = signal(SignalKind::hangup())?;
     // Heard from now on, also by a process that no signal ends by itself: the first one of a container.
     let mut asked = pin!(asked_to_stop(args.stop_with_stdin));
     if let Poll::Ready(asked) = futures::poll!(asked.as_mut()) {
@@ -73,7 +76,8 @@ async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::
     let config = NodeConfig::from_layers(&layers)?;
     // Before anything is formatted.
     config.tls()?;
-    let reload = Reload::new(args.server, args.log_format, set_level, layers.settings())?;
+    let (server, log_format, running) = (args.server, args.log_format, layers.settings());
+    let reload = Reload { server, log_format, set_level, running, hangups };
     cairn_node::platform::raise_descriptors();
     if let Some(warning) = layers.ignored() {
         warn!("{warning}");

@@ -116,9 +116,13 @@ impl Node {
         self.parts.access.replace(entries);
     }
 
-    /// Applies what else can change while the node runs: limits of requests, and the scrubber's
-    /// rate. The number of connections and of sessions, and the size of a request that is decoded,
-    /// stay.
+    /// The limits of requests that the node runs with.
+    pub fn limits(&self) -> Limits {
+        self.service.limits()
+    }
+
+    /// Applies what else can change while the node runs: limits of requests, as
+    /// [`Limits::reloaded`] gives them, and the scrubber's rate.
     pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
         self.service.set_limits(limits);
         self.parts.budgets.resize(limits);

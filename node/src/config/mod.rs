@@ -99,6 +99,46 @@ pub struct Limits {
     pub max_sessions: usize,
 }
 
+impl Limits {
+    /// Checks that they fit one another.
+    fn check(&self) -> Result<(), ConfigError> {
+        let conflict = |what: &str| Err(ConfigError::Conflict(what.into()));
+        if self.max_request_bytes < self.max_key_bytes + self.max_value_bytes {
+            return conflict(
+                "limits.max_request_bytes must hold at least one key and one value of the largest size",
+            );
+        }
+        if self.max_in_flight_bytes / 4 < self.max_request_bytes {
+            return conflict(
+                "limits.max_in_flight_bytes must hold at least four times limits.max_request_bytes",
+            );
+        }
+        // The largest answer is charged twice, and fits while others hold as much.
+        let most = self.max_list_bytes.max(self.max_value_bytes as u64);
+        if (self.max_read_bytes as u64) / 8 < most {
+            return conflict(
+                "limits.max_read_bytes must hold at least eight times limits.max_list_bytes and limits.max_value_bytes",
+            );
+        }
+        Ok(())
+    }
+
+    /// Those of a node that runs with these and reads `new`: what needs a restart stays.
+    ///
+    /// # Errors
+    /// `Conflict`, if the new ones do not fit what stays.
+    pub fn reloaded(&self, new: &Limits) -> Result<Limits, ConfigError> {
+        let Limits { max_request_bytes, max_connections, max_sessions, .. } = *self;
+        let limits = Limits { max_request_bytes, max_connections, max_sessions, ..*new };
+        limits.check().map(|()| limits).map_err(|error| match limits == *new {
+            true => error,
+            false => ConfigError::Conflict(format!(
+                "{error}; limits.max_request_bytes stays {max_request_bytes} bytes until a restart"
+            )),
+        })
+    }
+}
+
 /// Intervals and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -324,28 +364,7 @@ impl NodeConfig {
                     .into(),
             );
         }
-        let limits = &self.limits;
-        if limits.max_request_bytes < limits.max_key_bytes + limits.max_value_bytes {
-            return conflict(
-                "limits.max_request_bytes must hold at least one key and one value of the largest size"
-                    .into(),
-            );
-        }
-        if limits.max_in_flight_bytes / 4 < limits.max_request_bytes {
-            return conflict(
-                "limits.max_in_flight_bytes must hold at least four times limits.max_request_bytes"
-                    .into(),
-            );
-        }
-        // The largest answer is charged twice, and fits while others hold as much.
-        let most = limits.max_list_bytes.max(limits.max_value_bytes as u64);
-        if (limits.max_read_bytes as u64) / 8 < most {
-            return conflict(
-                "limits.max_read_bytes must hold at least eight times limits.max_list_bytes and limits.max_value_bytes"
-                    .into(),
-            );
-        }
-        Ok(())
+        self.limits.check()
     }
 
     /// Checks that no two members, nor the two ports of one, are reached at one address.

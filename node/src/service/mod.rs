@@ -140,6 +140,11 @@ impl KvService {
         Ok(Caller::of(identity, request.extensions(), &self.inner.unknown))
     }
 
+    /// The limits of requests that come now.
+    pub(crate) fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
     /// Applies other limits to the requests that come from now on.
     pub(crate) fn set_limits(&self, limits: &Limits) {
         *self.inner.limits.write() = *limits;

@@ -17,7 +17,7 @@ use cairn_client::proto::{self, ErrorDetail};
 use cairn_engine::BootEpoch;
 use cairn_raft::{NodeId, UnsafeRecovery};
 use std::time::Duration;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 impl KvService {
     /// Serves one call of an operator.
@@ -36,15 +36,22 @@ impl KvService {
         let message = request.into_inner();
         let (principal, arguments) = (name(&caller), arguments(&message));
         let audited = self.inner.audit.begin(principal, method.name(), arguments);
+        let mut allowed = false;
         let work = async {
             caller?.may(need)?;
+            allowed = true;
             work(message).await
         };
         let answer = self.measured(method, work).await;
         audited.end(match &answer {
             Ok(answer) => answer.get_ref().end(),
             Err(status) if is_redirect(status) => End::Redirected(status.message()),
-            Err(status) => End::Refused(status.message()),
+            Err(status) if !allowed => End::Refused(status.message()),
+            // It may still happen.
+            Err(status) if status.code() == Code::DeadlineExceeded => {
+                End::UnderWay(status.message())
+            }
+            Err(status) => End::Failed(status.message()),
         });
         answer
     }
@@ -184,14 +191,14 @@ impl proto::operator_server::Operator for KvService {
             0 => "everything".to_owned(),
             held => format!("beside {held} earlier ones"),
         };
-        let caller = self.caller(&request)?;
+        let caller = self.caller(&request);
         let answering = caller.clone();
         let streams = self.inner.backups.clone();
-        let work = |asked: proto::BackupRequest| {
-            backup::backup(&self.inner, caller, asked, budget, streams)
+        let work = |asked: proto::BackupRequest| async move {
+            backup::backup(&self.inner, caller?, asked, budget, streams).await
         };
         let answer = self.operator_call(call, request, arguments, work).await?;
-        Ok(answering.answered(answer))
+        Ok(answering?.answered(answer))
     }
 
     async fn drain(

@@ -53,6 +53,38 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
 }
 
+/// The story: the largest request was lowered. It needs a restart, and the log said so; but batches of the old
+/// size were refused at once, and of a raised one each client was told a size that no server decodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_request_stays_until_a_restart_and_what_does_not_fit_it_is_refused() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    let file = cluster.folder.path().join("value");
+    std::fs::write(&file, vec![7; 1 << 20]).expect("a file");
+    let value = format!("@{}", file.display());
+    assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+
+    let lower = "limits.max_request_bytes = \"1MiB\"\nlimits.max_value_bytes = \"512KiB\"\n";
+    std::fs::write(cluster.config(0), format!("{lower}{text}")).expect("a file");
+    cluster.signal_node(0, Signal::HUP);
+    until_logged(&cluster, "need a restart", 1).await;
+    let told = cluster.client().limits().await.expect("told");
+    assert_eq!((told.max_value_bytes, told.max_request_bytes), (512 << 10, 4 << 20));
+
+    // A value that no request of the running node can carry.
+    let higher = "limits.max_request_bytes = \"16MiB\"\nlimits.max_value_bytes = \"8MiB\"\n";
+    std::fs::write(cluster.config(0), format!("{higher}{text}")).expect("a file");
+    cluster.signal_node(0, Signal::HUP);
+    until_logged(&cluster, "stays 4194304 bytes until a restart", 1).await;
+    let told = cluster.client().limits().await.expect("told");
+    assert_eq!(told.max_value_bytes, 512 << 10, "nothing was changed");
+
+    std::fs::write(cluster.config(0), &text).expect("a file");
+    cluster.signal_node(0, Signal::HUP);
+    until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
+    assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+}
+
 /// The story: a FIFO stood where the configuration was, and the leader that was told to read it hung.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_file_is_no_configuration_and_nobody_waits_for_it() {

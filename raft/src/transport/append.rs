@@ -148,6 +148,11 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             match step {
                 Step::Request(None) => (self.requests, self.stream.requests) = (None, None),
                 Step::Request(Some(request)) => {
+                    if request.entries.is_empty() && self.first_sent {
+                        // It only tells the commit index. Who waits for the entry that was committed is
+                        // answered first.
+                        yield_once().await;
+                    }
                     if let Err(status) = self.link.check_leading() {
                         return Some(Err(status));
                     }
@@ -157,11 +162,6 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                         // that only from an error.
                         let reason = "the entries that the follower needs are purged here";
                         return Some(Err(Status::unavailable(reason)));
-                    }
-                    if request.entries.is_empty() && self.first_sent {
-                        // It only tells the commit index. Who waits for the entry that was committed is
-                        // answered first.
-                        yield_once().await;
                     }
                     self.send(request);
                 }

@@ -22,8 +22,8 @@ pub(super) struct Peer {
     routes: Arc<Mutex<Routes>>,
     /// Whether the last append stream could be opened, so that a change is logged once.
     pub(super) reachable: Arc<AtomicBool>,
-    /// Whether its last answer came too late for a heartbeat, so that a change is logged once.
-    far: Arc<AtomicBool>,
+    /// Answers in a row that came too late for a heartbeat.
+    late: Arc<AtomicU64>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -127,7 +127,7 @@ impl Peer {
             addresses,
             routes: Arc::new(Mutex::new(routes)),
             reachable: Arc::new(AtomicBool::new(true)),
-            far: Arc::default(),
+            late: Arc::default(),
             snapshots: Snapshots::default(),
         }
     }
@@ -136,8 +136,12 @@ impl Peer {
     /// longer than the next one is due: between distant sites, without writes, it would lose its lease
     /// for ever, and nothing else would say why.
     pub(super) fn answered_after(&self, took: Duration, heartbeat: Duration) {
-        let far = took >= heartbeat;
-        if self.far.swap(far, Ordering::Relaxed) || !far {
+        if took < heartbeat {
+            self.late.store(0, Ordering::Relaxed);
+            return;
+        }
+        // The first one may have waited for a connection.
+        if self.late.fetch_add(1, Ordering::Relaxed) != 1 {
             return;
         }
         let (took_ms, heartbeat_ms) = (took.as_millis(), heartbeat.as_millis());
