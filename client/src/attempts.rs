@@ -158,8 +158,8 @@ impl Attempts {
         }
     }
 
-    /// Notes that `node` is of another cluster, or denies the caller. Returns whether all are, so that nobody is left to
-    /// ask.
+    /// Notes that `node` is of another cluster, or denies the caller. Returns whether all do, so that
+    /// nobody is left to ask.
     fn is_last_stranger(&mut self, pool: &Pool, node: &Node) -> bool {
         if !self.strangers.iter().any(|address| address == node.address()) {
             self.strangers.push(node.address().to_owned());
