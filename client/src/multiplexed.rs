@@ -33,10 +33,6 @@ const WINDOW: usize = 4;
 /// The generated stub: one call for one request.
 pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
 
-/// Requests that wait or are not answered yet: as many as a server takes of a stream at once. A caller
-/// that stops waiting leaves its request in its place.
-const PLACES: usize = 1024;
-
 /// The way back to a caller, and the place of its request until it is answered, or was not sent.
 struct Reply {
     caller: oneshot::Sender<Result<answer::Kind, Status>>,
@@ -82,7 +78,8 @@ impl MultiplexedStream {
     pub(crate) fn new(stub: UnaryStub, caller: Caller) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
         let driver = tokio::spawn(drive(stub, caller, queue));
-        let places = Arc::new(Semaphore::new(PLACES));
+        // A caller that stops waiting leaves its request in its place.
+        let places = Arc::new(Semaphore::new(proto::CALLS_OF_A_STREAM));
         MultiplexedStream(Arc::new(Driven { calls, places, driver }))
     }
 
@@ -294,7 +291,7 @@ mod tests {
         let endpoint = format!("http://{}", port.local_addr().unwrap());
         let channel = Channel::from_shared(endpoint).unwrap().connect_lazy();
         let stream = MultiplexedStream::new(UnaryStub::new(channel), Caller::new(None));
-        for _ in 0..2 * PLACES {
+        for _ in 0..2 * proto::CALLS_OF_A_STREAM {
             assert!(stream.call(call(), None, limit).now_or_never().is_none());
             tokio::task::yield_now().await;
         }

@@ -30,6 +30,9 @@ pub const ERROR_DETAIL_KEY: &str = "cairn-error-bin";
 /// The metadata key under which a request names the generation of the cluster that its client means.
 pub const GENERATION_KEY: &str = "cairn-generation";
 
+/// The most calls of one multiplexed stream that are carried out at a time. A client sends no more of them.
+pub const CALLS_OF_A_STREAM: usize = 1024;
+
 /// A generation as requests and people write it.
 pub fn generation_text(generation: u32) -> String {
     format!("{generation:08x}")

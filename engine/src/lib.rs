@@ -81,8 +81,8 @@ pub use open::{
 };
 pub use state::{Engine, Need, View};
 pub use types::{
-    BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity,
-    KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage,
-    MemberState, Mode, NewEntry, Options, Promise, Run, ScrubProgress, SharedImage, SnapshotKey,
-    SpaceUse, Transition, UNSYNCED_PER_SYNC, Value, ValueRef,
+    BootEpoch, CacheStatus, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId,
+    Identity, KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId,
+    MachineImage, MemberState, Mode, NewEntry, Options, Promise, Run, ScrubProgress, SharedImage,
+    SnapshotKey, SpaceUse, Transition, UNSYNCED_PER_SYNC, Value, ValueRef,
 };

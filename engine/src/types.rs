@@ -221,6 +221,8 @@ pub struct Options {
     pub last_checkpoint: Duration,
     /// Entries' values kept in memory for replication and apply, in bytes.
     pub log_cache_bytes: u64,
+    /// Values of keys that were read lately, in bytes of memory; 0: none stays.
+    pub value_cache_bytes: u64,
     /// The running kernel.
     pub boot: KernelBootId,
     /// A random number, fresh for each open.
@@ -234,7 +236,7 @@ pub struct Options {
 impl Options {
     /// The defaults of the design: sync every second or 4 MiB, 30 s for a device operation, 20 s
     /// for the checkpoint at the end (service managers wait for 30 s to 90 s), 64 MiB of cached
-    /// entries.
+    /// entries, and no values of keys.
     pub fn new(mode: Mode, boot: KernelBootId, boot_nonce: u64) -> Options {
         Options {
             mode,
@@ -243,6 +245,7 @@ impl Options {
             io_timeout: Duration::from_secs(30),
             last_checkpoint: Duration::from_secs(20),
             log_cache_bytes: 64 << 20,
+            value_cache_bytes: 0,
             boot,
             boot_nonce,
             salvage: false,
@@ -513,6 +516,17 @@ pub struct SpaceUse {
     pub free: u64,
 }
 
+/// How much the cache of values holds, and how often it had what was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// Memory that the values take.
+    pub bytes: u64,
+    /// Values that were there.
+    pub hits: u64,
+    /// Values that were read from the device.
+    pub misses: u64,
+}
+
 /// The state of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
@@ -577,6 +591,8 @@ pub struct EngineStatus {
     pub moved_bytes: u64,
     /// Syncs (`fdatasync` calls) since the engine was opened.
     pub syncs: u64,
+    /// Values of keys that are in memory, and how often one was.
+    pub value_cache: CacheStatus,
     /// Values that did not match their hash.
     pub corrupt_values: u64,
     /// Damaged values that were repaired.

@@ -213,6 +213,14 @@ impl Collector for NodeGauges {
         out.counter("syncs", "fdatasync calls", engine.syncs)?;
         let corrupt = engine.corrupt_values;
         out.counter("corrupt_values", "Values that did not match their hash", corrupt)?;
+        let cached = engine.value_cache;
+        out.counter("value_cache_hits", "Gets of values that were in memory", cached.hits)?;
+        out.counter(
+            "value_cache_misses",
+            "Gets of values that were read from the disk",
+            cached.misses,
+        )?;
+        out.bytes("value_cache", "Memory of values that are read often", cached.bytes)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
         out.peer_requests(&self.replica)?;

@@ -104,7 +104,7 @@ impl Engine {
             let Some(entry) = self.lookup(group, key) else {
                 return Ok(None);
             };
-            match self.shared.read_quietly(&entry.value, entry.version).await {
+            match self.shared.read_of_key(&entry).await {
                 Ok(value) => return Ok(Some((entry, value))),
                 // The key was overwritten meanwhile, so its extent may belong to another value now.
                 Err(_)

@@ -206,6 +206,7 @@ impl Opening {
             directory,
             begin: tokio::sync::Mutex::default(),
             damage: Mutex::new(damage),
+            values: ValueCache::new(self.facts.options.value_cache_bytes),
             facts: self.facts,
             files: self.files,
             deadlines: self.deadlines,

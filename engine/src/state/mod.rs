@@ -14,6 +14,7 @@ mod read;
 mod scarcity;
 mod status;
 mod unsynced_ack_flag;
+mod value_cache;
 mod view;
 
 pub use capacity::Need;
@@ -26,6 +27,7 @@ pub(crate) use progress::{PendingAck, WriteProgress};
 pub(crate) use queue::{Done, MovedValue, Op, Pending, Queue, Queued};
 pub(crate) use scarcity::Scarcity;
 pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
+pub(crate) use value_cache::ValueCache;
 pub use view::View;
 pub(crate) use view::free_ended_views;
 
@@ -201,6 +203,8 @@ pub(crate) struct Shared {
     pub unsynced_acks: UnsyncedAckFlag,
     /// Completed writes can no longer be trusted: whatever the mode was, it is `sync` now.
     pub syncs_required: AtomicBool,
+    /// Values that were read lately.
+    pub values: ValueCache,
     pub counters: Counters,
     pub signals: Signals,
     /// One value is repaired at a time.

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::types::{LogId, ValueRef};
+use crate::types::{KeyEntry, LogId, ValueRef};
 use crate::values::{read_value, read_values};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,16 @@ impl Shared {
             Some(value) => Ok(value),
             None => read_value(&self.files.data, at, log_id).await,
         }
+    }
+
+    /// The same of a key's value, which stays in memory for as long as it is read often.
+    pub(crate) async fn read_of_key(&self, entry: &KeyEntry) -> Result<Bytes> {
+        if let Some(value) = self.values.get(&entry.value, entry.version) {
+            return Ok(value);
+        }
+        let value = self.read_quietly(&entry.value, entry.version).await?;
+        self.values.keep(&entry.value, entry.version, &value);
+        Ok(value)
     }
 
     /// The same, counting damage.

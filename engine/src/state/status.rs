@@ -48,6 +48,7 @@ impl Engine {
             user_bytes_written: user_bytes,
             moved_bytes: shared.counters.moved_bytes.load(Ordering::Relaxed),
             syncs: shared.counters.syncs.load(Ordering::Relaxed),
+            value_cache: shared.values.status(),
             corrupt_values: shared.counters.corrupt_values.load(Ordering::Relaxed),
             repaired_values: shared.counters.repaired_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),

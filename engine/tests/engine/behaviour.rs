@@ -322,3 +322,35 @@ fn while_a_sync_lasts_only_so_much_is_acknowledged_ahead_of_it() {
         next.await.unwrap();
     });
 }
+
+/// A value in memory is used for what the key has now, and while it is intact.
+#[test]
+fn a_value_that_was_read_is_read_again_without_the_disk_until_its_key_has_another() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Sync).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        let options = Options { value_cache_bytes: 1 << 20, ..options(Mode::Sync) };
+        let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
+        engine.raise_format();
+        for (index, key) in [(1, "read"), (2, "never read")] {
+            put_one(&engine, index, key, filled(5000, index)).await.unwrap();
+        }
+        // The values are at their places then.
+        engine.checkpoint().await.unwrap();
+        let value =
+            async |key: &str| engine.get(GROUP, key.as_bytes()).await.map(|found| found.unwrap().1);
+        assert_eq!(value("read").await.unwrap(), filled(5000, 1));
+        for key in ["read", "never read"] {
+            let at = engine.lookup(GROUP, key.as_bytes()).unwrap().value;
+            disk.damage(FileKind::Data, |bytes| bytes[place(&at, 4500)] ^= 4);
+        }
+        assert_eq!(value("read").await.unwrap(), filled(5000, 1));
+        assert!(matches!(value("never read").await.unwrap_err(), Error::Corrupt(_)));
+        let cached = engine.status().value_cache;
+        assert!((5000..6000).contains(&cached.bytes), "{cached:?}");
+        assert_eq!((cached.hits, cached.misses), (1, 2));
+        put_one(&engine, 3, "read", filled(5000, 3)).await.unwrap();
+        assert_eq!(value("read").await.unwrap(), filled(5000, 3));
+    });
+}

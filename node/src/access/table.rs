@@ -104,8 +104,11 @@ impl AccessTable {
         match credentials {
             Credentials::None => Err(Denied::Nobody),
             Credentials::Malformed => Err(Denied::Malformed),
+            // No name of a client has a space.
             Credentials::Certificate(CertificateName::Member(slot)) => {
-                Ok(alone(Principal::Member(*slot)))
+                let principal = Principal::Member(*slot);
+                let number = Some(number(&principal.to_string()));
+                Ok(Identity { number, ..alone(principal) })
             }
             Credentials::Certificate(CertificateName::Client(name)) => {
                 Ok(known.named(name, Principal::Certificate))
@@ -228,6 +231,9 @@ mod tests {
         let number = |credentials| table.identify(&credentials).expect("a name").number();
         assert_eq!(number(token("ada's")), number(client("ada")));
         assert_ne!(number(token("ada's")), number(token("ben's")));
+        // The story: each connection of a member's certificate was an owner of its own.
+        let member = |slot| number(Credentials::Certificate(CertificateName::Member(slot)));
+        assert!(member(1).is_some() && member(1) == member(1) && member(1) != member(2));
     }
 
     #[test]

@@ -132,6 +132,11 @@ impl Arrived {
         Ok(())
     }
 
+    /// Whether a message has arrived and is not decoded.
+    pub fn waits(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
     /// The next message was decoded, to so many bytes beside its own. Returns its charge.
     ///
     /// # Errors

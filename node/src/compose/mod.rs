@@ -182,6 +182,7 @@ fn options(config: &NodeConfig, durability: &Durability, environment: &Environme
         sync_bytes: storage.sync_bytes,
         io_timeout: storage.io_timeout,
         log_cache_bytes: storage.log_cache_bytes,
+        value_cache_bytes: storage.value_cache_bytes,
         salvage: config.has_peers(),
         ..Options::new(durability.bound, environment.boot, environment.seed)
     }

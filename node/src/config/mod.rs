@@ -186,6 +186,8 @@ pub struct StorageConfig {
     pub io_timeout: Duration,
     /// Memory for log entries on their way to followers, in bytes.
     pub log_cache_bytes: u64,
+    /// Memory for values that are read often, in bytes; 0: none.
+    pub value_cache_bytes: u64,
     /// Applied log to keep, in bytes.
     pub log_retain_bytes: u64,
     /// Applied log to keep, in entries.
@@ -502,6 +504,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
         sync_bytes: layers.read("storage.sync_bytes", parse_size)?,
         io_timeout: layers.read("storage.io_timeout", keys::parse_time)?,
         log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,
+        value_cache_bytes: layers.read("storage.value_cache_bytes", parse_size)?,
         log_retain_bytes: layers.read("storage.log_retain_bytes", parse_size)?,
         log_retain_entries: layers.read("storage.log_retain_entries", parse_size)?,
     })

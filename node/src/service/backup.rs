@@ -4,10 +4,10 @@
 //! later. Its view keeps the space of what is deleted meanwhile, so it ends with the stream, when the
 //! receiver takes nothing for a while, and when space is scarce. A piece is charged to the caller until the
 //! transport has sent one; one more of each stream, which waits for its place, is not. Few streams are
-//! open at once.
+//! open at once. Before each piece the caller's roles are looked at again.
 
 use super::{Inner, read};
-use crate::access::Need;
+use crate::access::{Need, Session};
 use crate::admission::caller::Caller;
 use crate::admission::refusal;
 use bytes::Bytes;
@@ -55,6 +55,7 @@ struct Sending {
     engine: Engine,
     reader: StateReader,
     caller: Caller,
+    session: Session,
     held: Vec<(LogId, Bytes)>,
     after: Option<Bytes>,
     keys: u64,
@@ -72,7 +73,7 @@ enum At {
 
 pub(super) async fn backup(
     inner: &Inner,
-    caller: Caller,
+    (caller, session): (Caller, Session),
     request: proto::BackupRequest,
     budget: Duration,
     streams: Arc<Semaphore>,
@@ -103,6 +104,7 @@ pub(super) async fn backup(
         engine: engine.clone(),
         reader,
         caller,
+        session,
         held: held.collect(),
         after: None,
         keys: 0,
@@ -178,6 +180,10 @@ impl Sending {
     }
 
     async fn keys(&mut self) -> Result<backup_part::Kind, Status> {
+        let now = self.session.identity().map_err(refusal::denied)?;
+        for need in [Need::Operator, Need::List(b"")] {
+            now.may(need).map_err(refusal::denied)?;
+        }
         let end = Instant::now() + TAKES_WITHIN;
         let mut charge = self.caller.admit(LEAST_BYTES, end).await?;
         let held = &self.held;

@@ -140,6 +140,12 @@ impl KvService {
         Ok(Caller::of(identity, request.extensions(), &self.inner.unknown))
     }
 
+    /// Who makes the calls of this stream, as the roles are at each of them.
+    fn session<T>(&self, request: &Request<T>) -> Result<Session, Status> {
+        let credentials = Credentials::of(request.extensions(), request.metadata());
+        Session::begin(&self.inner.access, credentials).map_err(refusal::denied)
+    }
+
     /// The limits of requests that come now.
     pub(crate) fn limits(&self) -> Limits {
         self.inner.limits()
@@ -247,8 +253,7 @@ impl proto::kv_server::Kv for KvService {
         let stopping = service.inner.stopping.clone().map(|_| ());
         let caller = self.caller(&request)?;
         caller.may(Need::AnyRole)?;
-        let credentials = Credentials::of(request.extensions(), request.metadata());
-        let session = Session::begin(&self.inner.access, credentials).map_err(refusal::denied)?;
+        let session = self.session(&request)?;
         let calling = caller.clone();
         let calls = caller.calls(request.extensions());
         let serve = move |kind, generation, timeout| {

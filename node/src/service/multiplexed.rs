@@ -4,7 +4,8 @@ use crate::admission::memory::Charge;
 use crate::admission::refusal;
 use crate::admission::requests::Calls;
 use cairn_client::proto::{
-    Answer, Call, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse, answer, call,
+    Answer, CALLS_OF_A_STREAM, Call, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse,
+    answer, call,
 };
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
@@ -16,8 +17,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
-/// Requests of one stream under way at once. At this number the server stops reading the stream.
-const UNDER_WAY: usize = 1024;
 /// Answers in one message, and their bytes. The last answer may exceed the bytes.
 const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -79,7 +78,8 @@ where
             }
         }
     });
-    let answers = batched(answers.buffer_unordered(UNDER_WAY))
+    // At this number the server stops reading the stream.
+    let answers = batched(answers.buffer_unordered(CALLS_OF_A_STREAM))
         .map(|answers| Ok(MultiplexResponse { answers }));
     answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(ends_with.lock().take().map(Err))))
 }

@@ -191,11 +191,11 @@ impl proto::operator_server::Operator for KvService {
             0 => "everything".to_owned(),
             held => format!("beside {held} earlier ones"),
         };
-        let caller = self.caller(&request);
+        let (caller, session) = (self.caller(&request), self.session(&request));
         let answering = caller.clone();
         let streams = self.inner.backups.clone();
         let work = |asked: proto::BackupRequest| async move {
-            backup::backup(&self.inner, caller?, asked, budget, streams).await
+            backup::backup(&self.inner, (caller?, session?), asked, budget, streams).await
         };
         let answer = self.operator_call(call, request, arguments, work).await?;
         Ok(answering?.answered(answer))

@@ -430,3 +430,45 @@ async fn roles_that_change_bind_a_connected_client_from_its_next_request_on() {
     ada.put("k", "3").await.expect("allowed again");
     node.shutdown().await.expect("it stops");
 }
+
+/// The story: the roles of a backup were looked at when it began, and its stream lasts for hours.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_ends_when_its_caller_may_not_make_one_any_more() {
+    const PARTS: usize = 16;
+    let names = [("all", "read write operator"), ("ops", "read operator")];
+    let cluster = Cluster::format(1, "128MiB", &access(&names));
+    let mut layers = cairn_node::config::Layers::new();
+    layers.add_file(Path::new(cluster.config(0))).expect("a file");
+    let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
+    let environment = Environment::from_files(&config).expect("a directory");
+    let node = Node::start(config, environment).await.expect("it starts");
+    let all = client(&cluster, "all");
+    for number in 0..PARTS {
+        all.put(format!("k{number}"), vec![7; 1 << 20]).await.expect("allowed");
+    }
+    let mut calls =
+        OperatorClient::new(channel(&cluster).await).max_decoding_message_size(64 << 20);
+    let hash = TokenHash::of(format!("{SECRET}ops").as_bytes());
+    for roles in ["read", "operator"] {
+        let set = |roles: &str| {
+            let ops = format!("ops={roles} token:{hash}");
+            node.set_access(&Entries::parse(&ops).expect("entries"));
+        };
+        set("read operator");
+        let asked = with(Some(&bearer("ops")), proto::BackupRequest::default());
+        let mut parts = calls.backup(asked).await.expect("allowed").into_inner();
+        parts.message().await.expect("the head").expect("a part");
+        // What is sent until somebody takes it is far less than all.
+        set(roles);
+        let mut taken = 0;
+        let ended = loop {
+            match parts.message().await {
+                Ok(Some(_)) => taken += 1,
+                ended => break ended,
+            }
+        };
+        let status = ended.expect_err("it ended as if it were whole");
+        assert_eq!((status.code(), taken < PARTS), (Code::PermissionDenied, true), "{status}");
+    }
+    node.shutdown().await.expect("it stops");
+}

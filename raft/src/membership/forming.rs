@@ -8,12 +8,19 @@
 //! The story behind "all are uninitialized": the member of the lowest slot loses its disk and comes
 //! back uninitialized. The others are initialized by now. It must not form a second cluster beside
 //! the first, so it waits.
+//!
+//! And: a cluster grew from three members to five, and the first three lost their disks. All that their
+//! configuration names were uninitialized again, and two more held everything. Members of a formed cluster
+//! look for the others, so the forming member first listens for [`LISTEN_FOR`]. It forms none while one of
+//! them answers where it announced itself, or takes this member for the one that had its slot.
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
+use crate::transport::formation::ANSWERS_COUNT_FOR;
 use crate::transport::{Answer, Contact, cause, hello};
+use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +29,9 @@ use tonic::Status;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// One line is logged for this many rounds.
 const ROUNDS_PER_LINE: u64 = 100;
+/// For how long this member is reachable before it forms a cluster. A leader sends more often, and a member
+/// without one asks all others once a second.
+const LISTEN_FOR: Duration = Duration::from_millis(1250);
 
 /// Whether this member is the one that forms the cluster.
 pub(crate) fn is_mine(member: &LocalMember) -> bool {
@@ -31,16 +41,24 @@ pub(crate) fn is_mine(member: &LocalMember) -> bool {
 /// Asks until every member has answered, then forms the cluster.
 pub(crate) async fn run(member: Arc<LocalMember>) {
     let node = member.identity.id();
+    let began = runtime::now();
+    member.identity.formation.begins();
     for round in 0.. {
         if member.stops() || joined(&member) {
             return;
         }
+        let asked = runtime::now();
         match ask(&member).await {
-            Ok(members) => return form(&member, members).await,
+            // The process may have been suspended: then the others may have answered another one.
+            Ok(members) if runtime::now() - asked < ANSWERS_COUNT_FOR => {
+                if asked - began >= LISTEN_FOR {
+                    return form(&member, members).await;
+                }
+            }
             Err(reason) if round % ROUNDS_PER_LINE == 0 => {
                 tracing::info!(%node, reason, "the cluster is not formed yet");
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
         runtime::sleep(POLL_INTERVAL).await;
     }
@@ -79,19 +97,42 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
             }
         }
     }
-    for seed in &member.config.seeds {
-        let contact = Contact { address: seed.clone(), slot: None };
-        let answer = hello(&member.identity, Some(&member.addresses), &contact).await;
-        if let Some(formed) = answer.ok().filter(|answer| !answer.uninitialized) {
-            return Err(format!("member {} of a formed cluster answers at {seed}", formed.id));
-        }
-    }
-    if missing.is_empty() {
-        return Ok(members);
-    }
-    let reason = format!("waiting for {}", missing.join(", "));
+    let reason = match formed_elsewhere(member).await {
+        Some(reason) => reason,
+        None if missing.is_empty() => return Ok(members),
+        None => format!(
+            "waiting for {}; start every member, or correct its address in `members`",
+            missing.join(", ")
+        ),
+    };
     member.identity.formation.waits(&reason);
     Err(reason)
+}
+
+/// What tells of a formed cluster to which the configured members do not belong.
+async fn formed_elsewhere(member: &LocalMember) -> Option<String> {
+    if let Some((other, predecessor)) = member.identity.formation.predecessor() {
+        return Some(format!(
+            "member {other} of a formed cluster takes this one for {predecessor}, which had this slot: give `join` a peer \
+             address of {other}, or stop {other} if its cluster is of no use any more"
+        ));
+    }
+    let LocalMember { config, addresses, .. } = member;
+    let known = |address: &String| {
+        *address == addresses.advertised().peer
+            || config.initial_members.values().any(|member| member.peer == *address)
+    };
+    let announced = addresses.unknown().into_iter().filter(|address| !known(address));
+    let strangers = config.seeds.iter().cloned().chain(announced).map(|address| async move {
+        let contact = Contact::at(address.clone());
+        let answer = hello(&member.identity, Some(addresses), &contact).await;
+        (address, answer.ok().filter(|answer| !answer.uninitialized))
+    });
+    let answers = join_all(strangers).await;
+    answers.into_iter().find_map(|(address, formed)| {
+        formed
+            .map(|formed| format!("member {} of a formed cluster answers at {address}", formed.id))
+    })
 }
 
 /// Asks the member of `slot`, where the configuration says, and where the member says, if that is

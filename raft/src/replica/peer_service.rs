@@ -260,8 +260,11 @@ impl PeerService {
         }
         let sender =
             identity.sender_of_hello(&remote, request.envelope.as_ref(), request.receiver_slot)?;
-        let former = self.member.config.initial_members.keys().next().copied();
-        identity.formation.heard(sender, former, &request.waiting_for);
+        if uninitialized {
+            let former = self.member.config.initial_members.keys().next().copied();
+            let heard = identity.formation.heard(sender, former, &request.waiting_for);
+            heard.map_err(Status::failed_precondition)?;
+        }
         let epoch = identity::epoch_of(request.envelope.as_ref());
         let announced =
             MemberAddress { peer: request.peer_address, client: request.client_address };

@@ -128,8 +128,7 @@ impl Replica {
             return None;
         }
         if let Some(what) = member.identity.formation.waiting_for() {
-            let way_out = "start every member, or correct its address in `members`";
-            return Some(format!("not formed: {what}; {way_out}"));
+            return Some(format!("not formed: {what}"));
         }
         let (slot, address) = member.config.initial_members.first_key_value()?;
         match *slot == self.node_id().slot() {

@@ -82,7 +82,7 @@ pub(crate) async fn hello(
         receiver_slot: contact.slot.map_or(0, u32::from),
         peer_address: advertised.peer,
         client_address: advertised.client,
-        waiting_for: identity.formation.waiting_for().unwrap_or_default(),
+        waiting_for: identity.formation.says(),
     };
     let answer = call_at(identity.tls(), (contact.slot, &contact.address), HELLO, request);
     let answer = answer.await?;

@@ -52,7 +52,7 @@ pub(crate) struct PeerIdentity {
     pub(crate) identities: Identities,
     /// On which machines this member and the others run.
     pub(crate) machines: Machines,
-    /// What the formation of the cluster waits for.
+    /// The formation of the cluster: who forms it, and what it waits for.
     pub(crate) formation: Formation,
     terms: Terms,
     /// The certificates of this member; `None`: messages are taken for what they claim.
@@ -201,12 +201,13 @@ impl PeerIdentity {
         self.log_other_generation(envelope);
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
-        match receiver == self.id {
-            true => Ok(sender),
-            false => {
-                Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
-            }
+        if receiver == self.id {
+            return Ok(sender);
         }
+        if receiver.slot() == self.id.slot() && sender.slot() != self.id.slot() {
+            self.formation.asked_for(receiver, sender);
+        }
+        Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
     }
 
     /// The sender of a Hello, which names only the receiver's slot, or 0 for whoever listens.

@@ -10,7 +10,7 @@ mod ask;
 mod client;
 mod connection;
 mod fetch;
-mod formation;
+pub(crate) mod formation;
 pub(crate) mod generation;
 pub(crate) mod identity;
 mod link;

@@ -136,12 +136,7 @@ impl Peer {
     /// longer than the next one is due: between distant sites, without writes, it would lose its lease
     /// for ever, and nothing else would say why.
     pub(super) fn answered_after(&self, took: Duration, heartbeat: Duration) {
-        if took < heartbeat {
-            self.late.store(0, Ordering::Relaxed);
-            return;
-        }
-        // The first one may have waited for a connection.
-        if self.late.fetch_add(1, Ordering::Relaxed) != 1 {
+        if !self.begins_to_be_late(took, heartbeat) {
             return;
         }
         let (took_ms, heartbeat_ms) = (took.as_millis(), heartbeat.as_millis());
@@ -149,6 +144,16 @@ impl Peer {
         tracing::warn!(%member, took_ms, heartbeat_ms, "a member answers later than the next heartbeat is due, so its answers to \
             heartbeats do not count and a leader cannot stay: unless that passes, give all members a timing.heartbeat \
             above their round trip, and timing.election_min and timing.election_max of at least five and ten times as much");
+    }
+
+    /// Whether this answer is the second one in a row that is late: the first one may have waited for a
+    /// connection.
+    fn begins_to_be_late(&self, took: Duration, heartbeat: Duration) -> bool {
+        if took < heartbeat {
+            self.late.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.late.fetch_add(1, Ordering::Relaxed) == 1
     }
 
     /// openraft knows the member at this address now.
@@ -228,6 +233,18 @@ mod tests {
         assert_eq!(current(&peer), old);
         peer.failed(old);
         assert_eq!(current(&peer), new);
+    }
+
+    #[tokio::test]
+    async fn a_member_that_answers_late_twice_in_a_row_is_named_once_until_it_answers_in_time() {
+        let peer = peer(&["a:2"]);
+        let heartbeat = Duration::from_millis(100);
+        let named = |took: [u64; 8]| {
+            took.map(|took| peer.begins_to_be_late(Duration::from_millis(took), heartbeat))
+        };
+        let (no, yes) = (false, true);
+        assert_eq!(named([99, 100, 99, 100, 100, 300, 300, 20]), [no, no, no, no, yes, no, no, no]);
+        assert_eq!(named([300, 300, 1, 1, 300, 1, 300, 300]), [no, yes, no, no, no, no, no, yes]);
     }
 
     /// The story: openraft keeps a stream to a member for as long as it leads, and does not hear of

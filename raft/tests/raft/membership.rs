@@ -253,3 +253,43 @@ async fn leadership_moves_where_an_operator_wants_it_and_a_drained_member_does_n
     move_leader(&cluster, to).await;
     assert_eq!(cluster.leader().await.node_id().slot(), to);
 }
+
+/// Gives the only founder an empty disk, and returns why it forms no cluster; `None`: it is a member again.
+async fn with_an_empty_disk(cluster: &mut Cluster) -> Option<String> {
+    cluster.kill(1).await;
+    cluster.members[0].folder = tempfile::tempdir().unwrap();
+    format(&cluster.members[0].folder, 1, 999).await;
+    cluster.start(1).await;
+    until("it says why", || {
+        let replica = cluster.replica(1);
+        let members = replica.status().members.len();
+        assert_ne!(members, 1, "a second cluster was formed");
+        let why = replica.not_formed().filter(|why| why.contains("of a formed cluster"));
+        (members > 1 || why.is_some()).then_some(why)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_the_configuration_lacks_keeps_a_second_cluster_from_being_formed() {
+    let mut cluster = of_one(2).await;
+    cluster.start(2).await;
+    change(&cluster, MemberChange::Add(2)).await.unwrap();
+    // Nobody can lead: the other one looks for its members.
+    let why = with_an_empty_disk(&mut cluster).await.expect("a majority is lost");
+    assert!(why.contains("member 2."), "{why}");
+    cluster.until_asked(2, "HELLO", 5).await;
+    assert!(cluster.replica(1).status().members.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_the_configuration_lacks_keeps_a_second_cluster_from_being_formed() {
+    let mut cluster = of_one(3).await;
+    for slot in [2, 3] {
+        cluster.start(slot).await;
+        change(&cluster, MemberChange::Add(slot)).await.unwrap();
+    }
+    move_leader(&cluster, 2).await;
+    let why = with_an_empty_disk(&mut cluster).await;
+    println!("{why:?}");
+}

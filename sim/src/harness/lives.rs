@@ -77,6 +77,7 @@ impl Cluster {
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.io_timeout = IO_TIMEOUT;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
+        config.storage.value_cache_bytes = self.plan.value_cache_bytes;
         config.validate().map_err(|error| error.to_string())?;
         Ok(config)
     }

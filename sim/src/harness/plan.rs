@@ -26,6 +26,8 @@ pub struct Plan {
     pub geometry: Geometry,
     /// Applied entries that a node keeps in its log.
     pub log_retain_entries: u64,
+    /// Memory for values that are read often: none, or so little that few stay.
+    pub value_cache_bytes: u64,
     /// The shortest and the longest election timeout, if not the defaults.
     pub election: Option<(Duration, Duration)>,
     /// How many sessions the state machine keeps, if not the default: so few that sessions of live
@@ -151,6 +153,7 @@ impl Plan {
             } else {
                 100_000
             },
+            value_cache_bytes: if variant(seed, "value cache", 2) { 16 << 10 } else { 0 },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
             unsafe_recovery_automatic: false,

@@ -235,9 +235,6 @@ fn refused(detail: &proto::ErrorDetail) -> Status {
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Requests of one stream under way at once: more than a client sends.
-const UNDER_WAY: usize = 1024;
-
 /// A call of a stream like a call of its own.
 fn single<M>(message: M, timeout: Duration, generation: Option<u32>) -> Request<M> {
     let mut request = Request::new(message);
@@ -331,7 +328,7 @@ impl Kv for Node {
                 Ok(proto::MultiplexResponse { answers: vec![proto::Answer { id: call.id, kind }] })
             }
         });
-        Ok(Response::new(Box::pin(answers.buffer_unordered(UNDER_WAY))))
+        Ok(Response::new(Box::pin(answers.buffer_unordered(proto::CALLS_OF_A_STREAM))))
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {

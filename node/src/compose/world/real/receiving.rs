@@ -8,7 +8,8 @@
 //!   nothing more of it is taken. One that declares more than the limit is refused.
 //! - The bytes of a message are passed on before the next one is charged, so that no message waits
 //!   while its stream holds another one that could end.
-//! - A message that takes too long fails, and what it was charged is free again.
+//! - A message that takes too long fails, and what it was charged is free again. So does a call of one
+//!   message whose stream does not end behind it.
 
 use crate::access::credentials::Credentials;
 use crate::access::{AccessTable, Need};
@@ -287,6 +288,11 @@ where
         let this = self.get_mut();
         match this.poll_taken(context) {
             Poll::Pending => {
+                // Who asks for more before it decodes what is there takes one message, and waits for the
+                // end of the stream. The story: a client never ended it, and the charge stayed.
+                if this.end.is_none() && this.arrived.as_ref().is_some_and(Arrived::waits) {
+                    this.end = Some(Box::pin(tokio::time::sleep(this.limits.1)));
+                }
                 let Some(end) = &mut this.end else { return Poll::Pending };
                 end.as_mut().poll(context).map(|()| Some(Err(this.late())))
             }
@@ -453,6 +459,26 @@ mod tests {
         let detail = cairn_client::proto::ErrorDetail::of(&error).expect("a detail");
         assert_eq!((detail.limit, detail.actual), (MOST as u64, u64::from(u32::MAX)));
         assert_eq!(held(&budget), 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_of_one_message_whose_stream_never_ends_frees_its_memory() {
+        let budget = Budget::new(64 << 20);
+        let mut stream = Stream::of(&budget, Duration::from_millis(50));
+        stream.send(&message(100));
+        assert_eq!(stream.taken().await, 105);
+        // The service waits for the end before it decodes.
+        let error = stream.next().await.expect_err("it never ends");
+        assert_eq!(error.code(), tonic::Code::DeadlineExceeded);
+        drop(stream);
+        assert_eq!(held(&budget), 0);
+        // A stream of many messages may be idle.
+        let mut stream = Stream::of(&budget, Duration::from_millis(50));
+        stream.send(&message(100));
+        assert_eq!(stream.taken().await, 105);
+        stream.served();
+        assert!(stream.next().now_or_never().is_none());
+        assert!(stream.body.end.is_none());
     }
 
     /// The story: all messages of a call that takes one were read before the call was looked at. Empty
