@@ -2,6 +2,7 @@
 //! beside replication.
 
 mod append_capacity;
+mod coalesce;
 mod maintenance;
 mod pacer;
 mod peer_service;
@@ -12,6 +13,7 @@ mod serving;
 mod start;
 mod state_hash;
 mod status;
+mod surveys;
 
 pub use peer_service::PeerService;
 pub use scrub::ScrubStatus;
@@ -44,6 +46,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use surveys::Surveys;
 
 /// How often [`Replica::wait_stopped`] checks.
 const STOPPED_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -60,6 +63,8 @@ struct Inner {
     /// For reads while this member leads, and while it does not.
     barrier: ReadBarrier,
     follower_barrier: ReadBarrier,
+    /// Of the members, for callers here.
+    surveys: Surveys,
     scrubber: Scrubber,
 }
 

@@ -5,6 +5,7 @@
 
 use super::append_capacity::AppendCapacity;
 use super::read_barrier::ReadBarrier;
+use super::surveys::Surveys;
 use crate::core::boot::Boot;
 use crate::core::error::{Malformed, ReadError};
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
@@ -45,6 +46,8 @@ pub struct PeerService {
     pub(super) reconciler: Arc<Reconciler>,
     pub(super) append_capacity: Arc<AppendCapacity>,
     pub(super) barrier: ReadBarrier,
+    /// Leader only, for callers here and at the other members.
+    pub(super) surveys: Surveys,
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is
     /// logged.
     pub(super) contradicted: Arc<AtomicBool>,
@@ -61,16 +64,6 @@ fn stopped(fatal: impl std::fmt::Display) -> Status {
 impl PeerService {
     fn own_vote(&self) -> Vote {
         with_metrics(&self.member.raft, |metrics| metrics.vote)
-    }
-
-    /// Which members may be stopped now, once a quorum has confirmed that this member leads.
-    ///
-    /// # Errors
-    /// Why this member cannot tell.
-    pub(super) async fn stop_verdicts(&self) -> Result<Vec<StopVerdict>, String> {
-        self.barrier.wait().await.map_err(|error| error.to_string())?;
-        let verdicts = self.reconciler.stop_verdicts().await;
-        verdicts.ok_or_else(|| "this member does not lead any more".into())
     }
 
     /// The answer to a snapshot message of a deposed leader: this member's higher vote.
@@ -509,7 +502,7 @@ impl PeerService {
         request: proto::SafeToStopRequest,
     ) -> Answered<proto::SafeToStopResponse> {
         let sender = self.member.identity.sender_of_request(&remote, request.envelope.as_ref())?;
-        let verdicts = self.stop_verdicts().await.map_err(Status::failed_precondition)?;
+        let verdicts = self.surveys.answer().await.map_err(Status::failed_precondition)?;
         let verdict = |verdict: StopVerdict| proto::StopVerdict {
             node_id: verdict.member.as_u64(),
             obstacles: verdict.obstacles,

@@ -6,6 +6,7 @@
 //! during a round is served by the next one, since the running round's heartbeats may be older than what
 //! the caller must see. No leases: a restart forgets them, and they depend on clocks.
 
+use super::coalesce::Coalescer;
 use crate::core::error::ReadError;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
@@ -22,23 +23,14 @@ use openraft::{LinearizerOption, ReadPolicy};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
 use tonic::Code;
-
-/// The caller gets an entry that is applied here.
-type Caller = oneshot::Sender<Result<LogId, ReadError>>;
-
-/// At most this many callers wait for a round; more callers wait to enqueue.
-const MAX_WAITING: usize = 65_536;
 
 /// How often a member that asks the leader looks whether another one leads.
 const LEADER_CHECK: Duration = Duration::from_millis(50);
 
-/// The callers' handle.
+/// The callers' handle. They get an entry that is applied here.
 #[derive(Clone)]
-pub(crate) struct ReadBarrier {
-    callers: mpsc::Sender<Caller>,
-}
+pub(crate) struct ReadBarrier(Coalescer<Result<LogId, ReadError>>);
 
 /// The parts that a round uses.
 struct Rounds {
@@ -64,47 +56,29 @@ impl ReadBarrier {
     /// Starts the rounds of a member that leads; they end with the last handle. Those of one that does
     /// not fail.
     pub(crate) fn of_leader(member: &LocalMember, timeout: Duration) -> ReadBarrier {
-        let rounds = Rounds::of(member, timeout);
-        ReadBarrier::start(|callers| async move { serve(callers, || rounds.lead()).await })
+        let rounds = Arc::new(Rounds::of(member, timeout));
+        let lead = move || {
+            let rounds = rounds.clone();
+            async move { rounds.lead().await }
+        };
+        ReadBarrier(Coalescer::start(Duration::ZERO, lead))
     }
 
     /// The same for a member that does not lead.
     pub(crate) fn of_follower(member: &LocalMember, timeout: Duration) -> ReadBarrier {
-        let rounds = Rounds::of(member, timeout);
-        ReadBarrier::start(|callers| async move { serve(callers, || rounds.follow()).await })
-    }
-
-    fn start<F>(serve: impl FnOnce(mpsc::Receiver<Caller>) -> F) -> ReadBarrier
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (sender, callers) = mpsc::channel(MAX_WAITING);
-        runtime::spawn(serve(callers));
-        ReadBarrier { callers: sender }
+        let rounds = Arc::new(Rounds::of(member, timeout));
+        let follow = move || {
+            let rounds = rounds.clone();
+            async move { rounds.follow().await }
+        };
+        ReadBarrier(Coalescer::start(Duration::ZERO, follow))
     }
 
     /// Returns when this member has applied everything that was acknowledged before the call, up to the
     /// returned entry at least.
     pub(crate) async fn wait(&self) -> Result<LogId, ReadError> {
-        let stopped = || ReadError::Stopped("replication has ended".into());
-        let (sender, receiver) = oneshot::channel();
-        self.callers.send(sender).await.map_err(|_| stopped())?;
-        receiver.await.map_err(|_| stopped())?
-    }
-}
-
-/// Runs round after round, each for the callers that came before it began.
-async fn serve<R>(mut callers: mpsc::Receiver<Caller>, round: impl Fn() -> R)
-where
-    R: Future<Output = Result<LogId, ReadError>>,
-{
-    let mut served = Vec::new();
-    while callers.recv_many(&mut served, MAX_WAITING).await > 0 {
-        let result = round().await;
-        for caller in served.drain(..) {
-            // The caller may have gone away.
-            caller.send(result.clone()).ok();
-        }
+        let stopped = || Err(ReadError::Stopped("replication has ended".into()));
+        self.0.call().await.unwrap_or_else(stopped)
     }
 }
 
@@ -189,60 +163,5 @@ pub(crate) fn leader(forward: ForwardToLeader<TypeConfig>) -> Option<(NodeId, Me
         ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
             Some((forward.leader_id?, forward.leader_node?))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use tokio::sync::Semaphore;
-
-    /// A round's heartbeats may be older than a caller that arrives during it: another member may
-    /// lead by then, and have acknowledged what the caller must see.
-    #[tokio::test]
-    async fn a_caller_that_comes_while_a_round_runs_is_served_by_the_next() {
-        let (sender, callers) = mpsc::channel(MAX_WAITING);
-        let barrier = ReadBarrier { callers: sender };
-        let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let round = {
-            let (begun, end) = (begun.clone(), end.clone());
-            move || {
-                begun.fetch_add(1, Ordering::SeqCst);
-                let end = end.clone();
-                async move {
-                    end.acquire().await.unwrap().forget();
-                    Ok(LogId::default())
-                }
-            }
-        };
-        tokio::spawn(serve(callers, round));
-        let call = || {
-            let barrier = barrier.clone();
-            tokio::spawn(async move { barrier.wait().await })
-        };
-        let yield_often = || async {
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
-        };
-        let early = call();
-        yield_often().await;
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
-        let late = [call(), call()];
-        yield_often().await;
-        end.add_permits(1);
-        early.await.unwrap().unwrap();
-        yield_often().await;
-        assert_eq!(begun.load(Ordering::SeqCst), 2, "one more round");
-        assert!(
-            late.iter().all(|late| !late.is_finished()),
-            "served by the round that had begun before them"
-        );
-        end.add_permits(1);
-        for late in late {
-            late.await.unwrap().unwrap();
-        }
-        assert_eq!(begun.load(Ordering::SeqCst), 2, "one round for both");
     }
 }

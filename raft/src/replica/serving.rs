@@ -1,6 +1,7 @@
 //! Whether a client that asks this member is served now, and why not.
 
-use super::Replica;
+use super::surveys::{Surveyed, Surveys};
+use super::{PeerService, Replica};
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::machine::Machine;
 use crate::core::raft_metrics::with_metrics;
@@ -63,6 +64,23 @@ fn record_lag(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) {
     member.lag.observe(heard, (committed, applied), silence_limit(member));
 }
 
+/// The surveys for the callers of this member: those of the leader.
+pub(super) fn surveys(service: &PeerService) -> Surveys {
+    let service = service.clone();
+    Surveys::start(move || survey(service.clone()))
+}
+
+async fn survey(service: PeerService) -> Surveyed {
+    let member = &service.member;
+    let metrics = with_metrics(&member.raft, Clone::clone);
+    if metrics.state == ServerState::Leader {
+        return service.surveys.answer().await;
+    }
+    leader_contact(member, &metrics)?;
+    let (leader, _) = leadership::leader(&metrics).ok_or("no leader is known")?;
+    transport::ask_safe_to_stop(&member.identity, &member.addresses, leader).await
+}
+
 impl Replica {
     /// Whether this member leads with a majority, or hears a leader, and holds what was committed a
     /// moment ago.
@@ -88,22 +106,17 @@ impl Replica {
 
     /// For each member whether it may be stopped now, as the leader says after a quorum has confirmed
     /// it: without a member that may be, a majority of the voters is left that is reachable, active,
-    /// caught up, and not being stopped, and one of them may lead. Asks all members; may be cancelled.
+    /// caught up, and not being stopped, and one of them may lead. All members are asked after the
+    /// call. Concurrent callers share the answers, and wait until the members may be asked again. May
+    /// be cancelled.
     ///
     /// # Errors
     /// Why nobody can tell.
     pub async fn stop_verdicts(&self) -> Result<Vec<StopVerdict>, String> {
-        let member = &self.inner.member;
-        let metrics = with_metrics(&member.raft, Clone::clone);
         if let Some(reason) = self.stopped() {
             return Err(format!("this member has stopped: {reason}"));
         }
-        if metrics.state == ServerState::Leader {
-            return self.inner.service.stop_verdicts().await;
-        }
-        leader_contact(member, &metrics)?;
-        let (leader, _) = leadership::leader(&metrics).ok_or("no leader is known")?;
-        transport::ask_safe_to_stop(&member.identity, &member.addresses, leader).await
+        self.inner.surveys.answer().await
     }
 
     /// Why this identity is no longer a member, or is about to be none: another member said so, the

@@ -2,14 +2,15 @@
 //!
 //! What holds here: no task begins before openraft runs; the tasks begin in a fixed order, so that
 //! a simulation repeats. All of them end once the member stops, which the last handle's drop
-//! causes; the read barrier's ends with its last handle.
+//! causes; those of read barriers and surveys end with the last handles of these.
 
 use super::append_capacity::AppendCapacity;
 use super::maintenance::Maintenance;
 use super::peer_service::PeerService;
 use super::read_barrier::ReadBarrier;
 use super::scrub::Scrubber;
-use super::{Inner, Replica};
+use super::surveys::Surveys;
+use super::{Inner, Replica, serving};
 use crate::core::codec::LogRecord;
 use crate::core::config::ReplicaConfig;
 use crate::core::error::Error;
@@ -201,6 +202,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     let timeout = answer_timeout(&member.config);
     let barrier = ReadBarrier::of_leader(&member, timeout);
     let follower_barrier = ReadBarrier::of_follower(&member, timeout);
+    let surveys = Surveys::of_leader(&barrier, &reconciler);
     let append_capacity = AppendCapacity::new(member.engine.clone());
     let contradicted = Arc::default();
     let service = PeerService {
@@ -209,8 +211,10 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         reconciler,
         append_capacity,
         barrier: barrier.clone(),
+        surveys,
         contradicted,
         requests: Arc::default(),
     };
-    Inner { member, service, barrier, follower_barrier, scrubber }
+    let surveys = serving::surveys(&service);
+    Inner { member, service, barrier, follower_barrier, surveys, scrubber }
 }

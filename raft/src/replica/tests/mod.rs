@@ -25,6 +25,7 @@ mod generation;
 mod hand_over;
 mod members;
 mod slow_links;
+mod surveys;
 mod terms;
 mod versions;
 
