@@ -42,7 +42,11 @@ impl Stranger {
 
     /// The raw connection.
     pub async fn connect(self, address: String) -> io::Result<TlsStream<TcpStream>> {
-        let socket = TcpStream::connect(address).await?;
+        self.over(TcpStream::connect(address).await?).await
+    }
+
+    /// The same over a socket that is connected already.
+    async fn over(self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let host = ServerName::try_from("localhost").expect("a name");
         TlsConnector::from(self.0).connect(host, socket).await
     }
@@ -62,7 +66,12 @@ impl Stranger {
 
     /// The answer to an HTTP request.
     pub async fn get(&self, address: &str, path: &str) -> io::Result<String> {
-        let mut stream = self.clone().connect(address.to_owned()).await?;
+        self.get_over(TcpStream::connect(address).await?, path).await
+    }
+
+    /// The same over a socket that is connected already.
+    pub async fn get_over(&self, socket: TcpStream, path: &str) -> io::Result<String> {
+        let mut stream = self.clone().over(socket).await?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: tested\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();

@@ -135,18 +135,21 @@ async fn plain_text_and_half_a_handshake_are_refused_and_take_no_slot() {
     }
 }
 
-/// Begins handshakes from another address as fast as it can, and keeps the latest 200 of them open.
+/// Begins a handshake from another address, and leaves it at that.
+async fn begin_handshake(address: &str) -> std::io::Result<tokio::net::TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.2:0".parse().expect("an address")).expect("loopback");
+    let mut socket = socket.connect(address.parse().expect("an address")).await?;
+    // The first bytes of a handshake. It may have been replaced already.
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, &[22, 3, 1, 2, 0, 1]).await;
+    Ok(socket)
+}
+
+/// Begins handshakes as fast as it can, and keeps the latest 200 of them open.
 async fn begin_handshakes(address: String) {
-    let address = address.parse().expect("an address");
     let mut open = std::collections::VecDeque::new();
     loop {
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("loopback");
-        if let Ok(mut socket) = socket.connect(address).await {
-            // The first bytes of a handshake. It may have been replaced already.
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, &[22, 3, 1, 2, 0, 1]).await;
-            open.push_back(socket);
-        }
+        open.extend(begin_handshake(&address).await);
         if open.len() > 200 {
             open.pop_front();
         }
@@ -172,4 +175,33 @@ async fn unfinished_handshakes_of_strangers_turn_away_no_address_that_finished_o
     }
     flood.abort();
     assert!(turned_away.is_empty(), "{} of 60: {turned_away:?}", turned_away.len());
+}
+
+/// The story: eight handshakes ran at once on the HTTP port, and one more replaced the oldest. A probe
+/// has no certificate, so its address was never known, and whoever began handshakes and ended none kept
+/// it out.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_handshakes_of_another_address_turn_away_no_probe() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let http = value_of(cluster.config(0), "listen.http");
+    let probe = Stranger::new(None);
+    let line = "too many TLS handshakes at once";
+    let mut begun = Vec::new();
+
+    for _ in 0..60 {
+        begun.push(begin_handshake(&http).await.expect("it listens"));
+    }
+    let told = probe.get(&http, "/live").await.expect("answered");
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert!(!cluster.logs().contains(line), "{}", cluster.logs());
+
+    // This one began before those that fill the port.
+    let socket = tokio::net::TcpStream::connect(&http).await.expect("it listens");
+    for _ in 0..150 {
+        begun.push(begin_handshake(&http).await.expect("it listens"));
+    }
+    cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
+    let told = probe.get_over(socket, "/live").await.expect("answered");
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
 }

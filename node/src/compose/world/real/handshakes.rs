@@ -5,13 +5,15 @@
 //!   than an accept.
 //! - At most so many of a port run at once, each within a time limit. None of them takes a slot of
 //!   the port's connections, so a stranger never does.
-//! - One more replaces the oldest from an address that never finished a handshake. Only where there
-//!   is none, those from addresses that did replace one another. So strangers that begin thousands
-//!   keep out neither members nor clients that were there before.
+//! - One more replaces one from an address that never finished a handshake with a certificate, the
+//!   oldest of the address that has most. Only where there is none, those from addresses that did
+//!   replace one another. So strangers that begin thousands keep out neither members nor clients that
+//!   were there before, nor probes, which have no certificate, from other addresses.
 //! - One line is logged for each cause of a refusal in [`LOG_INTERVAL`].
 
+use super::crowd::Crowd;
 use cairn_tls::{Cause, Detached, Port, Refusal, Remote, Stream, Tls};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,8 +28,6 @@ use tracing::{debug, warn};
 pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Most handshakes of one port at once.
 const MOST: usize = 1024;
-/// This part of a port's connections may be handshakes.
-const PART: usize = 8;
 
 /// The most addresses that are remembered because they finished a handshake.
 const MOST_KNOWN: usize = 4096;
@@ -53,17 +53,27 @@ impl Handshaker {
     /// that are done.
     pub(super) fn of(&self, port: Port, most: usize) -> (Option<Handshakes>, usize) {
         let Some((tls, runtime)) = &self.0 else { return (None, most) };
-        let at_once = (most / PART).clamp(1, MOST);
+        let at_once = at_once(port, most);
         let handshakes = Handshakes {
             tls: tls.clone(),
             port,
             thread: runtime.handle().clone(),
-            crowd: Crowd { most: at_once, running: VecDeque::new() },
+            running: Running::new(at_once),
             known: Known::default(),
             done: mpsc::channel(at_once),
         };
         (Some(handshakes), most.saturating_sub(at_once).max(1))
     }
+}
+
+/// How many of a port's `most` connections may be handshakes.
+fn at_once(port: Port, most: usize) -> usize {
+    let part = match port {
+        // Everyone may begin one, and a connection is as short: it carries one request.
+        Port::Http => most / 2,
+        Port::Clients | Port::Peers => most / 8,
+    };
+    part.clamp(1, MOST)
 }
 
 impl Drop for Handshaker {
@@ -85,7 +95,7 @@ pub(super) struct Handshakes {
     tls: Tls,
     port: Port,
     thread: Handle,
-    crowd: Crowd<AbortHandle>,
+    running: Running<AbortHandle>,
     known: Known,
     done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
 }
@@ -94,10 +104,10 @@ impl Handshakes {
     /// Begins one. `Some`: one had to make way, another one or this.
     pub(super) fn begin(&mut self, socket: TcpStream) -> io::Result<Option<Refusal>> {
         let address = socket.peer_addr().ok();
-        self.crowd.running.retain(|(handshake, _)| !handshake.is_finished());
-        let known = address.is_some_and(|address| self.known.has(address.ip()));
+        let ip = address.map(|address| address.ip());
+        let known = ip.is_some_and(|ip| self.known.has(ip));
         let refusal = |reason: &str| Refusal { cause: Cause::Crowd, reason: reason.into() };
-        let replaced = match self.crowd.make_way(known) {
+        let replaced = match self.running.make_way(known, AbortHandle::is_finished) {
             Ok(replaced) => replaced,
             Err(Full) => {
                 return Ok(Some(refusal(
@@ -118,7 +128,7 @@ impl Handshakes {
             };
             let _ = done.send(authenticated.await.map_err(|refusal| (refusal, address))).await;
         };
-        self.crowd.running.push_back((self.thread.spawn(handshake).abort_handle(), known));
+        self.running.of(known).add(ip, self.thread.spawn(handshake).abort_handle());
         Ok(replaced.map(|_| refusal("too many TLS handshakes at once: an older one made way")))
     }
 
@@ -141,25 +151,38 @@ impl Handshakes {
     }
 }
 
-/// The handshakes that run, the oldest first, each with whether its address is known.
-struct Crowd<H> {
+/// The handshakes that run, by whether their addresses were known when they began.
+struct Running<H> {
     most: usize,
-    running: VecDeque<(H, bool)>,
+    unknown: Crowd<H>,
+    known: Crowd<H>,
 }
 
 /// All that run are before one more.
 #[derive(Debug, PartialEq, Eq)]
 struct Full;
 
-impl<H> Crowd<H> {
+impl<H> Running<H> {
+    fn new(most: usize) -> Running<H> {
+        Running { most, unknown: Crowd::new(), known: Crowd::new() }
+    }
+
+    fn of(&mut self, known: bool) -> &mut Crowd<H> {
+        if known { &mut self.known } else { &mut self.unknown }
+    }
+
     /// The one that has to end before one more begins, if one has to.
-    fn make_way(&mut self, known: bool) -> Result<Option<H>, Full> {
-        if self.running.len() < self.most {
+    fn make_way(&mut self, known: bool, has_ended: impl Fn(&H) -> bool) -> Result<Option<H>, Full> {
+        self.unknown.retain(|handshake| !has_ended(handshake));
+        self.known.retain(|handshake| !has_ended(handshake));
+        if self.unknown.len() + self.known.len() < self.most {
             return Ok(None);
         }
-        let oldest = self.running.iter().position(|(_, known)| !known);
-        let oldest = oldest.or(known.then_some(0)).ok_or(Full)?;
-        Ok(self.running.remove(oldest).map(|(handshake, _)| handshake))
+        let replaced = match self.unknown.make_way() {
+            None if known => self.known.make_way(),
+            replaced => replaced,
+        };
+        replaced.map(Some).ok_or(Full)
     }
 }
 
@@ -221,21 +244,35 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WATCHERS;
     use super::*;
 
     #[test]
     fn one_more_handshake_replaces_the_oldest_of_an_unknown_address_and_no_known_one() {
-        let mut crowd = Crowd { most: 3, running: VecDeque::new() };
+        let mut running = Running::new(3);
+        let runs = |_: &&str| false;
         for (name, known) in [("a", true), ("b", false), ("c", false)] {
-            assert_eq!(crowd.make_way(known), Ok(None));
-            crowd.running.push_back((name, known));
+            assert_eq!(running.make_way(known, runs), Ok(None));
+            running.of(known).add(None, name);
         }
-        assert_eq!(crowd.make_way(false), Ok(Some("b")));
-        crowd.running.push_back(("d", true));
-        assert_eq!(crowd.make_way(true), Ok(Some("c")));
-        crowd.running.push_back(("e", true));
-        assert_eq!(crowd.make_way(false), Err(Full), "all are known");
-        assert_eq!(crowd.make_way(true), Ok(Some("a")), "known ones replace one another");
+        assert_eq!(running.make_way(false, runs), Ok(Some("b")));
+        running.of(true).add(None, "d");
+        assert_eq!(running.make_way(true, runs), Ok(Some("c")));
+        running.of(true).add(None, "e");
+        assert_eq!(running.make_way(false, runs), Err(Full), "all are known");
+        assert_eq!(running.make_way(true, runs), Ok(Some("a")), "known ones replace one another");
+        running.of(true).add(None, "f");
+        assert_eq!(running.make_way(false, |name| *name == "d"), Ok(None), "one has ended");
+    }
+
+    /// The story: 8 handshakes ran at once where all probes begin theirs.
+    #[test]
+    fn half_of_what_the_http_port_has_is_for_handshakes_and_less_of_the_others() {
+        assert_eq!(at_once(Port::Http, WATCHERS.of(65_536)), 64);
+        assert_eq!(at_once(Port::Http, WATCHERS.of(1024)), 30);
+        assert_eq!(at_once(Port::Http, 1), 1);
+        assert_eq!(at_once(Port::Clients, 10_000), 1024);
+        assert_eq!(at_once(Port::Peers, 1024), 128);
     }
 
     #[test]

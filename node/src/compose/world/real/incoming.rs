@@ -4,11 +4,12 @@
 //! - With TLS a connection is authenticated before it gets a slot.
 //! - A connection occupies its slot until its socket is closed.
 //! - When all slots of a port are taken, a new connection is closed at once and the client can ask
-//!   another member. On a yielding port it replaces the oldest connection instead. So no port takes
-//!   the descriptors that another port or the data directory needs.
+//!   another member. On a yielding port it replaces one instead, the oldest of the address that has
+//!   most. So no port takes the descriptors that another port or the data directory needs.
 //! - A connection that sends nothing in time is closed, and so is one whose other end is gone.
 //! - A connection that the node closes ends at once, with everything that is not sent yet.
 
+use super::crowd::Crowd;
 use super::handshakes::{Handshakes, LOG_INTERVAL, Refusals, Served};
 use crate::admission::memory::ConnectionFlow;
 use crate::admission::requests::{Accounts, Budgets};
@@ -16,7 +17,6 @@ use cairn_tls::{Cause, Refusal, Remote, Stream as Socket};
 use futures::StreamExt;
 use futures::stream::Stream;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -73,8 +73,8 @@ pub(super) struct Incoming {
     handshake_timeout: Duration,
     /// The budgets that its connections are charged to.
     budgets: Option<Budgets>,
-    /// The connections of a yielding port, the oldest first.
-    open: Option<VecDeque<Weak<ConnectionFlow>>>,
+    /// The connections of a yielding port.
+    open: Option<Crowd<Weak<ConnectionFlow>>>,
     last_logged: Option<Instant>,
 }
 
@@ -119,9 +119,9 @@ impl Incoming {
         Incoming { budgets: Some(budgets), ..self }
     }
 
-    /// The same, but when all slots are taken a new connection replaces the oldest one.
+    /// The same, but when all slots are taken a new connection replaces one.
     pub(super) fn yielding(self) -> Incoming {
-        Incoming { open: Some(VecDeque::new()), ..self }
+        Incoming { open: Some(Crowd::new()), ..self }
     }
 
     /// The next connection that has a slot. May be cancelled.
@@ -184,10 +184,13 @@ impl Incoming {
     /// A free slot, or that of a connection that has to yield; `None` if there is neither.
     async fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
         let free = Arc::clone(&self.slots).try_acquire_owned().ok();
-        let Some(open) = self.open.as_mut().filter(|_| free.is_none()) else { return free };
-        let oldest = std::iter::from_fn(|| open.pop_front()).find_map(|flow| flow.upgrade());
-        if let Some(oldest) = oldest {
-            oldest.close();
+        let Some(open) = &mut self.open else { return free };
+        open.retain(|flow| flow.strong_count() > 0);
+        if free.is_some() {
+            return free;
+        }
+        if let Some(replaced) = open.make_way().and_then(|flow| flow.upgrade()) {
+            replaced.close();
         }
         // The closed connection ends as soon as its task runs. If there was none to close, one is
         // already about to free its slot.
@@ -202,8 +205,7 @@ impl Incoming {
     ) -> Connection {
         let flow = Arc::<ConnectionFlow>::default();
         if let Some(open) = &mut self.open {
-            open.retain(|flow| flow.strong_count() > 0);
-            open.push_back(Arc::downgrade(&flow));
+            open.add(remote.address.map(|address| address.ip()), Arc::downgrade(&flow));
         }
         let accounts = self.budgets.as_ref().map(|budgets| budgets.accounts(&flow));
         let end = Box::pin(tokio::time::sleep(self.handshake_timeout));
@@ -484,6 +486,36 @@ mod tests {
         ended.await.expect("the oldest");
         drop(clients);
         assert_eq!(second.read_to_end(&mut Vec::new()).await.ok(), Some(0), "it stayed open");
+    }
+
+    async fn connect_from(from: [u8; 4], address: SocketAddr) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from((from, 0))).expect("loopback");
+        socket.connect(address).await.expect("it listens")
+    }
+
+    /// The story: whoever connected often enough had the connections of all others closed.
+    #[tokio::test]
+    async fn on_a_yielding_port_an_address_that_has_most_replaces_its_own_connections() {
+        let (incoming, address) = incoming(3, HANDSHAKE_TIMEOUT).await;
+        let mut incoming = incoming.yielding();
+        let until_its_end = |mut connection: Connection| {
+            tokio::spawn(async move {
+                let read = connection.read_to_end(&mut Vec::new()).await;
+                read.map_err(|error| error.kind())
+            })
+        };
+        let honest = connect(address).await;
+        let kept = until_its_end(incoming.next().await);
+        let mut greedy = Vec::new();
+        for _ in 0..5 {
+            let client = connect_from([127, 0, 0, 2], address).await;
+            greedy.push((client, until_its_end(incoming.next().await)));
+        }
+        drop(honest);
+        assert_eq!(kept.await.expect("read"), Ok(0), "it stayed open");
+        let (_client, oldest) = greedy.remove(0);
+        assert_eq!(oldest.await.expect("read"), Err(io::ErrorKind::ConnectionAborted));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Files, sockets, and the services that need real sockets.
 
 mod contract;
+mod crowd;
 mod domains;
 mod handshakes;
 mod incoming;
@@ -87,7 +88,7 @@ const DELAY_INTERVAL: Duration = Duration::from_millis(20);
 /// The most descriptors of the process that each port takes, in hundredths; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
 const PEERS: ConnectionSlots = ConnectionSlots { percent: 12, most: 1024 };
-const WATCHERS: ConnectionSlots = ConnectionSlots { percent: 6, most: 64 };
+const WATCHERS: ConnectionSlots = ConnectionSlots { percent: 6, most: 128 };
 
 pub(in crate::compose) type Listener = TcpListener;
 
