@@ -2,8 +2,10 @@
 //! reflection beside the public service. An HTTP connection carries one request, so that none keeps
 //! its slot for longer.
 //!
-//! What holds here: with TLS, `/metrics` is served to a certificate of the cluster only; the others to
-//! anyone.
+//! What holds here:
+//! - With TLS, `/metrics` is served to a certificate of the cluster only; the others to anyone.
+//! - No request waits for another one's handler. A handler ends with its connection: when the client
+//!   has gone away, when a new connection takes the slot, or after [`REQUEST_TIME`].
 
 use super::incoming::{Connection, Incoming};
 use crate::metrics::Metrics;
@@ -188,5 +190,100 @@ async fn render(State(probes): State<Probes>, Extension(remote): Extension<Remot
     match probes.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    /// Longer than anything takes. It only turns a hang into a failure.
+    const WAIT_LIMIT: Duration = Duration::from_secs(180);
+
+    async fn soon<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(WAIT_LIMIT, future).await.expect("it does not hang")
+    }
+
+    /// Says when it is dropped.
+    struct Handler(UnboundedSender<&'static str>);
+
+    impl Drop for Handler {
+        fn drop(&mut self) {
+            self.0.send("dropped").ok();
+        }
+    }
+
+    async fn endless(State(events): State<UnboundedSender<&'static str>>) -> &'static str {
+        events.send("begun").ok();
+        let _handler = Handler(events);
+        std::future::pending().await
+    }
+
+    /// Serves `/live` and `/endless`, and tells what becomes of the handler of the latter.
+    fn routes() -> (Router, UnboundedReceiver<&'static str>) {
+        let (sender, events) = unbounded_channel();
+        let router = Router::new().route("/live", get(live)).route("/endless", get(endless));
+        (router.with_state(sender), events)
+    }
+
+    async fn port(most: usize) -> (Incoming, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        (Incoming::new(listener, ("tests", "none"), most, 1, REQUEST_TIME), address)
+    }
+
+    async fn ask(address: SocketAddr, path: &str) -> TcpStream {
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: tested\r\n\r\n");
+        client.write_all(request.as_bytes()).await.expect("sent");
+        client
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_does_not_end_keeps_no_other_request_waiting() {
+        let (incoming, address) = port(2).await;
+        let (router, mut events) = routes();
+        tokio::spawn(serve(incoming, router));
+        let _endless = ask(address, "/endless").await;
+        assert_eq!(soon(events.recv()).await, Some("begun"));
+        let mut answer = String::new();
+        let mut client = ask(address, "/live").await;
+        soon(client.read_to_string(&mut answer)).await.expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(events.try_recv().is_err(), "it goes on");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_ends_its_handler_and_frees_its_slot() {
+        let (mut incoming, address) = port(1).await;
+        let (router, mut events) = routes();
+        let client = ask(address, "/endless").await;
+        let answering = tokio::spawn(answer(incoming.next().await, router));
+        assert_eq!(soon(events.recv()).await, Some("begun"));
+        drop(client);
+        assert_eq!(soon(events.recv()).await, Some("dropped"));
+        soon(answering).await.expect("no panic").expect_err("nobody took an answer");
+        // A port without a free slot closes it.
+        let _next = ask(address, "/live").await;
+        soon(incoming.next()).await;
+    }
+
+    /// It sent more than its request. Nobody reads on, so the end of the client would not be seen.
+    #[tokio::test]
+    async fn a_connection_that_makes_way_ends_its_handler() {
+        let (incoming, address) = port(1).await;
+        let mut incoming = incoming.yielding();
+        let (router, mut events) = routes();
+        let mut client = ask(address, "/endless").await;
+        client.write_all(b"more").await.expect("sent");
+        tokio::spawn(answer(incoming.next().await, router));
+        assert_eq!(soon(events.recv()).await, Some("begun"));
+        let _next = ask(address, "/live").await;
+        soon(incoming.next()).await;
+        assert_eq!(soon(events.recv()).await, Some("dropped"));
     }
 }
