@@ -118,9 +118,12 @@ fn state(directory: &Path) -> std::io::Result<State> {
     Ok(State::Empty)
 }
 
-/// The devices under an existing directory, from the filesystem down.
+/// The devices under an existing directory, from the filesystem down, wherever links lead to it.
 pub(super) fn layers(roots: &Roots, directory: &Path) -> Result<Vec<Layer>, String> {
-    stack(roots, &filesystem::holding(roots, directory)?)
+    // The mount table names directories in this form.
+    let directory =
+        directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
+    stack(roots, &filesystem::holding(roots, &directory)?)
 }
 
 /// The devices from the filesystem down. Asks each NVMe drive.

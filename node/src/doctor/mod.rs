@@ -102,7 +102,7 @@ pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
 /// # Errors
 /// Why the devices cannot be asked.
 pub fn cache(directory: &Path) -> Result<Cache, String> {
-    layers(directory).map(|layers| aspects::cache(&layers))
+    facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
 }
 
 /// What each device below this directory reports about its own history, from the top. The texts
@@ -111,18 +111,8 @@ pub fn cache(directory: &Path) -> Result<Cache, String> {
 /// # Errors
 /// Why the devices cannot be seen.
 pub fn histories(directory: &Path) -> Result<Vec<String>, String> {
-    Ok(layers(directory)?.iter().map(medium::history).collect())
-}
-
-/// The devices below the directory, wherever links lead to it.
-///
-/// The story: the data directory was named by a link, and the check of mode `device` asked the disk that
-/// the link lies on.
-fn layers(directory: &Path) -> Result<Vec<Layer>, String> {
-    // The mount table names directories in this form.
-    let directory =
-        directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
-    facts::layers(&Roots::default(), &directory)
+    let layers = facts::layers(&Roots::default(), directory)?;
+    Ok(layers.iter().map(medium::history).collect())
 }
 
 #[cfg(test)]

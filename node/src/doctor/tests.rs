@@ -167,6 +167,31 @@ fn a_drive_that_lost_power_alone_reports_another_history_and_any_other_the_same(
     assert_eq!(different.len(), 6, "{others:?}");
 }
 
+/// The story: the data directory was named by a link, and the check of mode `device` asked the disk that the
+/// link lies on.
+#[test]
+fn the_devices_are_those_of_the_directory_that_a_link_leads_to() {
+    let machine = nvme_machine();
+    let volume = machine.root.join("volume");
+    let mounts = format!(
+        "27 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n\
+         30 27 254:0 / {} rw - ext4 /dev/vda rw",
+        volume.display()
+    );
+    machine
+        .disk("sys/devices/pci0000:00/virtio1/block/vda", "254:0", "write back", "4096")
+        .file("proc/self/mountinfo", &mounts)
+        .folder("volume/cairn")
+        .link("data", "volume/cairn");
+    let names = |path: &str| -> Vec<String> {
+        let layers = facts::layers(&Roots::below(&machine.root), &machine.root.join(path));
+        layers.expect("devices").into_iter().map(|layer| layer.name).collect()
+    };
+    assert_eq!(names("."), ["nvme0n1"], "where the link lies");
+    assert_eq!(names("volume/cairn"), ["vda"]);
+    assert_eq!(names("data"), ["vda"]);
+}
+
 #[test]
 fn a_partition_is_read_with_its_disks_queue_and_its_start() {
     let layers = nvme_machine().stack("259:1").expect("a device");
