@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -43,6 +43,8 @@ pub(crate) struct ServeArgs {
 
 /// Runs the server. Whatever ends it is said in the form of its log.
 pub(crate) async fn run(args: ServeArgs, output: &Output) -> anyhow::Result<Exit> {
+    // From now on SIGHUP does not end the process, which a service manager would take for a clean end.
+    let hangups = signal(SignalKind::hangup());
     let (read, form) = args.server.layers_and_log_format(args.log_format.as_deref());
     let json = output.is_json() || form.as_deref() == Some("json");
     let log = match &read {
@@ -51,7 +53,7 @@ pub(crate) async fn run(args: ServeArgs, output: &Output) -> anyhow::Result<Exit
         Err(_) => LogConfig { json, level: String::new() },
     };
     let set_level = logging::start(&log)?;
-    serve(args, read?, set_level).await
+    serve(args, read?, set_level, hangups?).await
 }
 
 /// Says why a server ends, in the form of its log.
@@ -63,9 +65,12 @@ pub(super) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
     }
 }
 
-async fn serve(args: ServeArgs, layers: Layers, set_level: SetLevel) -> anyhow::Result<Exit> {
-    // From now on SIGHUP does not end the process, which a service manager would take for a clean end.
-    let hangups = signal(SignalKind::hangup())?;
+async fn serve(
+    args: ServeArgs,
+    layers: Layers,
+    set_level: SetLevel,
+    hangups: Signal,
+) -> anyhow::Result<Exit> {
     // Heard from now on, also by a process that no signal ends by itself: the first one of a container.
     let mut asked = pin!(asked_to_stop(args.stop_with_stdin));
     if let Poll::Ready(asked) = futures::poll!(asked.as_mut()) {

@@ -1,8 +1,9 @@
 //! A running node reads its configuration again at SIGHUP.
-use crate::support::{Cluster, run};
+use crate::support::{Cluster, WAIT_LIMIT, run};
 use cairn_launch::Signal;
 use cairn_node::access::TokenHash;
 use std::process::Command;
+use std::time::Instant;
 
 async fn until_logged(cluster: &Cluster, words: &str, times: usize) {
     let logged = async || (cluster.log(0).matches(words).count() >= times).then_some(());
@@ -51,6 +52,26 @@ async fn limits_and_the_log_level_change_without_a_restart_and_other_keys_are_na
     cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "limits.max_value_bytes = 1MiB", 1).await;
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
+}
+
+/// The story: the service was reloaded a moment after it was started. SIGHUP ended the process, the service
+/// manager took that for a clean end, and nothing started it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_in_the_middle_of_a_start_ends_no_node_and_counts_once_it_runs() {
+    // It reads certificates between its first signal handler and its start.
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    for start in 1..=5 {
+        cluster.start_node(0);
+        // The first that shows from outside: it hears SIGTERM. SIGHUP it must have heard before.
+        let began = Instant::now();
+        while !cluster.hears(0, Signal::TERM) {
+            assert!(began.elapsed() < WAIT_LIMIT, "{}", cluster.logs());
+        }
+        cluster.signal_node(0, Signal::HUP);
+        cluster.wait_ready().await;
+        until_logged(&cluster, "SIGHUP: the configuration was read", start).await;
+        cluster.kill_node(0);
+    }
 }
 
 /// The story: the largest request was lowered. It needs a restart, and the log said so; but batches of the old

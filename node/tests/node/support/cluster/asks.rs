@@ -4,6 +4,7 @@ use super::{Cluster, Node};
 use crate::support::program::{Ran, command, finish, run};
 use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
 use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
+use cairn_launch::Signal;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Instant;
@@ -69,6 +70,12 @@ impl Cluster {
     /// Whether the kernel may give a running node huge pages.
     pub fn may_have_huge_pages(&self, node: usize) -> bool {
         self.kernel_says(node, "THP_enabled:") != "0"
+    }
+
+    /// Whether a running node has a handler for this signal.
+    pub fn hears(&self, node: usize, signal: Signal) -> bool {
+        let caught = u64::from_str_radix(&self.kernel_says(node, "SigCgt:"), 16).expect("a mask");
+        caught & (1 << (signal.as_raw() - 1)) != 0
     }
 
     fn memory_of(&self, node: usize, what: &str) -> u64 {
