@@ -308,3 +308,29 @@ fn values_that_do_not_go_together_are_refused() {
         assert!(error.contains(word), "{error}");
     }
 }
+
+/// The story: of a changed limit the log said that it needs a restart, and the node applied it at once.
+#[test]
+fn a_reload_takes_each_limit_or_leaves_it_to_a_restart_as_its_key_says() {
+    let base = "cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n";
+    let limits = |more: &str| {
+        NodeConfig::from_layers(&layers(&format!("{base}{more}"))).expect("they fit").limits
+    };
+    let running = limits("");
+    for key in keys::KEYS.iter().filter(|key| key.name.starts_with("limits.")) {
+        let default = parse_size(key.default.expect("a default")).expect("a number");
+        let new = limits(&format!("{} = {}\n", key.name, default / 2));
+        assert_ne!(new, running, "{}", key.name);
+        let applied = if key.live { new } else { running };
+        assert_eq!(running.reloaded(&new), Ok(applied), "{}", key.name);
+    }
+    // They fit one another, and not what stays.
+    for new in [
+        "limits.max_request_bytes = \"16MiB\"\nlimits.max_value_bytes = \"8MiB\"\n",
+        "limits.max_request_bytes = \"2MiB\"\nlimits.max_in_flight_bytes = \"8MiB\"\n",
+    ] {
+        let refused = running.reloaded(&limits(new)).expect_err(new).to_string();
+        let stays = "limits.max_request_bytes stays 4194304 bytes until a restart";
+        assert!(refused.contains(stays), "{refused}");
+    }
+}

@@ -85,10 +85,17 @@ async fn the_largest_request_stays_until_a_restart_and_what_does_not_fit_it_is_r
     let value = format!("@{}", file.display());
     assert_eq!(cluster.cairn(&["put", "a", &value]).code, 0);
 
-    let lower = "limits.max_request_bytes = \"1MiB\"\nlimits.max_value_bytes = \"512KiB\"\n";
+    let lower = "limits.max_request_bytes = \"1MiB\"\nlimits.max_connections = 100\n\
+                 limits.max_sessions = 100\nlimits.max_value_bytes = \"512KiB\"\n";
     std::fs::write(cluster.config(0), format!("{lower}{text}")).expect("a file");
     cluster.signal_node(0, Signal::HUP);
     until_logged(&cluster, "need a restart", 1).await;
+    let log = cluster.log(0);
+    let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");
+    for kept in ["max_request_bytes", "max_connections", "max_sessions"] {
+        assert!(line.contains(&format!("limits.{kept}")), "{kept}: {line}");
+    }
+    assert!(!line.contains("limits.max_value_bytes"), "{line}");
     let told = cluster.client().limits().await.expect("told");
     assert_eq!((told.max_value_bytes, told.max_request_bytes), (512 << 10, 4 << 20));
 
