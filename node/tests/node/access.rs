@@ -265,6 +265,31 @@ async fn only_an_operator_may_call_the_operators_service_and_every_call_is_audit
     assert!(shown.stdout.contains("ago nobody called scrub"), "{shown:?}");
 }
 
+/// The story: whoever asked for all keys and had no name was refused, and no line said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_refused_is_audited_and_one_that_an_operator_may_not_read_has_failed() {
+    let cluster = cluster(&NAMES, "").await;
+    let mut operator = OperatorClient::new(channel(&cluster).await);
+    for name in [None, Some("reader"), Some("ops")] {
+        let authorization = name.map(bearer);
+        let asked = with(authorization.as_deref(), proto::BackupRequest::default());
+        let status = operator.backup(asked).await.map(drop).expect_err("not allowed");
+        let code = if name.is_some() { Code::PermissionDenied } else { Code::Unauthenticated };
+        assert_eq!(status.code(), code, "{name:?}: {status:?}");
+    }
+    let last = "principal=\"token ops\"";
+    let log = cluster.logs_with("the last call", |log| log.contains(last)).await;
+    // Only an operator can cause the last line: it is not among those that the log limits.
+    for (who, result) in
+        [("nobody", "refused"), ("token reader", "refused"), ("token ops", "failed")]
+    {
+        let line = format!(
+            "principal=\"{who}\" call=\"backup\" arguments=\"everything\" result=\"{result}: "
+        );
+        assert!(log.contains(&line), "{line} is not in\n{log}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_token_none_and_one_of_another_cluster_are_refused_and_the_right_one_is_not_shown()
 {

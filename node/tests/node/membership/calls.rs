@@ -57,6 +57,28 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     assert_eq!(audited(&log, "refused"), 0, "{log}");
 }
 
+/// The story: a change of the mode met its deadline and counted as refused, which anybody can cause: the log
+/// left its line out among those of strangers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_meets_its_deadline_is_under_way_in_the_audit() {
+    // Whoever leads goes on without a majority.
+    let more = "timing.election_min = \"300s\"\ntiming.election_max = \"600s\"\n\
+                timing.request = \"500ms\"";
+    let mut cluster = Cluster::start(2, "64MiB", more).await;
+    let leader = cluster.leader().await;
+    cluster.kill_node(1 - leader);
+    let endpoint = cluster.endpoints().remove(leader);
+    let mut calls =
+        OperatorClient::connect(format!("http://{endpoint}")).await.expect("it listens");
+    let mode = proto::SetModeRequest { mode: Mode::Sync.into() };
+    let late = calls.set_mode(mode).await.expect_err("no majority");
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late:?}");
+    let call = "call=\"set-mode\"";
+    let log = cluster.logs_with(call, |log| log.contains(call)).await;
+    let line = log.lines().find(|line| line.contains(call)).expect("audited");
+    assert!(line.contains("result=\"under way: not done within 500 ms"), "{line}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lead() {
     let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
