@@ -171,10 +171,15 @@ fn remembered(here: &Path) -> Option<Vec<String>> {
 /// Whether nobody else can have written it. Everything goes to these endpoints, a token too, and anybody may
 /// write to a folder above, such as `/tmp`.
 fn is_ours(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
     std::fs::symlink_metadata(path).is_ok_and(|found| {
-        let owner = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
-        owner && found.mode() & 0o002 == 0 && !found.is_symlink()
+        !found.is_symlink() && is_written_only_by(user, (found.uid(), found.mode()))
     })
+}
+
+/// Whether nobody but this user, and root, can have written a file of this owner and mode.
+fn is_written_only_by(user: u32, (owner, mode): (u32, u32)) -> bool {
+    [0, user].contains(&owner) && mode & 0o002 == 0
 }
 
 #[cfg(test)]
@@ -213,5 +218,25 @@ mod tests {
             std::fs::set_permissions(&path, mode).expect("ours");
             assert_eq!(found(), both);
         }
+        // Nor is what a link leads to: who owns the file does not say who made the link.
+        let file = root.path().join(ENDPOINTS_FILE);
+        let moved = root.path().join("moved");
+        std::fs::rename(&file, &moved).expect("ours");
+        std::os::unix::fs::symlink(&moved, &file).expect("a link");
+        assert_eq!(found(), None, "a link");
+    }
+
+    /// The story: somebody made `/tmp/.cairn/endpoints`, and whoever worked below `/tmp` sent a token there.
+    #[test]
+    fn endpoints_of_another_user_are_not_taken() {
+        let taken = |owner, mode| is_written_only_by(1000, (owner, mode));
+        for ours in [(1000, 0o644), (1000, 0o664), (0, 0o644), (0, 0o40_755)] {
+            assert!(taken(ours.0, ours.1), "{ours:?}");
+        }
+        for others in [(1001, 0o644), (1001, 0o600), (65_534, 0o644), (1000, 0o646), (0, 0o41_777)]
+        {
+            assert!(!taken(others.0, others.1), "{others:?}");
+        }
+        assert!(!is_written_only_by(0, (1000, 0o600)), "root does not go by a user's");
     }
 }
