@@ -13,6 +13,7 @@ use super::exit::{Exit, UsageError};
 use super::output::Output;
 use anyhow::Context;
 use cairn_node::access::check_name;
+use cairn_node::config::exposed_secret;
 use cairn_tls::CertificateName;
 use cairn_tls::issue::{Authority, Issued, Validity};
 use clap::builder::RangedI64ValueParser;
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &CertsArgs, output: &Output) -> anyhow::Result<Exit> {
                 .as_deref()
                 .map_or(Ok(()), check_name)
                 .map_err(|error| UsageError(format!("--client {error}")))?;
-            let authority = read(dir)?;
+            let authority = read(dir, output)?;
             let cluster = authority.cluster();
             let name = match (member, client) {
                 (Some(slot), _) => CertificateName::member(cluster, *slot),
@@ -167,7 +168,7 @@ fn issue(
     Ok(Exit::Done)
 }
 
-fn read(dir: &Path) -> anyhow::Result<Authority> {
+fn read(dir: &Path, output: &Output) -> anyhow::Result<Authority> {
     let text = |name: &str| {
         let path = dir.join(name);
         std::fs::read_to_string(&path).map_err(|error| {
@@ -180,6 +181,9 @@ fn read(dir: &Path) -> anyhow::Result<Authority> {
     };
     let ca = Issued { certificate: text(CA)?, key: text(CA_KEY)? };
     let (certificate, key) = (dir.join(CA), dir.join(CA_KEY));
+    if let Some(warning) = exposed_secret(&key) {
+        output.warning(&warning);
+    }
     Authority::read(&ca).map_err(|error| {
         usage(format!("{} with {}: {error}", certificate.display(), key.display()))
     })

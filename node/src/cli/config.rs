@@ -52,7 +52,8 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
             let outside = cluster_view::no_configuration_of(&config).await;
-            let warnings: Vec<String> = outside.into_iter().chain(layers.ignored()).collect();
+            let own = layers.ignored().into_iter().chain(config.exposed_key());
+            let warnings: Vec<String> = outside.into_iter().chain(own).collect();
             let joins = joins(&config).or_else(|| config.alone().map(str::to_owned));
             output.either(
                 || {

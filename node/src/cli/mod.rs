@@ -39,11 +39,13 @@ mod upgrade;
 mod usage;
 mod zeroing;
 
+use cairn_node::config::exposed_secret;
 use clap::builder::Resettable;
-use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use connect::ConnectOptions;
 use exit::Exit;
 use output::Output;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -140,10 +142,19 @@ fn command() -> clap::Command {
     of_set_variables(Cli::command())
 }
 
+/// The secret files that a client's options name, of whichever command.
+fn secret_files(given: &ArgMatches) -> Vec<PathBuf> {
+    let named = |id| given.try_get_one::<PathBuf>(id).ok().flatten().cloned();
+    let below = given.subcommand().map(|(_, below)| secret_files(below));
+    let own = ["token_file", "tls_key"].into_iter().filter_map(named);
+    own.chain(below.unwrap_or_default()).collect()
+}
+
 /// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = command().try_get_matches().and_then(|given| Cli::from_arg_matches(&given));
-    let cli = match cli {
+    let given = command().try_get_matches();
+    let secrets = given.as_ref().map(secret_files).unwrap_or_default();
+    let cli = match given.and_then(|given| Cli::from_arg_matches(&given)) {
         Ok(cli) => cli,
         Err(error) => return usage::refused(&error),
     };
@@ -151,6 +162,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(args) if args.is_json() => Output::Json,
         _ => cli.output,
     };
+    for warning in secrets.iter().filter_map(|file| exposed_secret(file)) {
+        output.warning(&warning);
+    }
     let server = matches!(cli.command, Command::Serve(_));
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,

@@ -77,6 +77,11 @@ impl Output {
         }
     }
 
+    /// A warning, on standard error.
+    pub(crate) fn warning(&self, warning: &str) {
+        self.note(|| json!({ "warning": warning }), || format!("cairn: warning: {warning}"));
+    }
+
     /// The error message, and the exit code.
     pub(crate) fn error(&self, message: &str, exit_code: u8) {
         let message = shown::excerpt(message, ERROR_BYTES);

@@ -69,6 +69,9 @@ impl Reload {
         if !config.access.is_empty() {
             node.set_access(&config.access);
         }
+        if let Some(warning) = config.exposed_key() {
+            warn!("SIGHUP: {warning}");
+        }
         match applied.is_empty() {
             true => info!(
                 "SIGHUP: the configuration was read; no value changed that can change while the node runs"

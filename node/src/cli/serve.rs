@@ -84,7 +84,7 @@ async fn serve(
     let (server, log_format, running) = (args.server, args.log_format, layers.settings());
     let reload = Reload { server, log_format, set_level, running, hangups };
     cairn_node::platform::raise_descriptors();
-    if let Some(warning) = layers.ignored() {
+    for warning in layers.ignored().into_iter().chain(config.exposed_key()) {
         warn!("{warning}");
     }
 

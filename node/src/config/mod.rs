@@ -14,7 +14,7 @@ pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 pub(crate) use members::{check_address, is_wildcard};
-pub use security::Security;
+pub use security::{Security, exposed_secret};
 
 use crate::access::Entries;
 use cairn_engine::io::Backend;

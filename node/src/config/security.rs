@@ -2,6 +2,8 @@
 
 use super::{ConfigError, Layers, NodeConfig};
 use cairn_tls::{CertificateName, Files, Tls};
+use std::fs::Metadata;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// How connections are authenticated.
@@ -28,6 +30,17 @@ fn origin<'a>(file: &Path, files: &Files, origins: &'a Origins) -> &'a str {
     let paths = [&files.ca, &files.certificate, &files.key];
     let mut found = paths.iter().zip(origins).filter(|(path, _)| path.as_path() == file);
     found.next().map_or("", |(_, origin)| origin)
+}
+
+/// A warning, if everybody on this machine can read this secret file. Of one that cannot be looked at there is
+/// none: whoever reads it says why not.
+pub fn exposed_secret(file: &Path) -> Option<String> {
+    // A pipe or a device has no `chmod` that helps.
+    let found = std::fs::metadata(file).ok().filter(Metadata::is_file)?;
+    (found.permissions().mode() & 0o004 != 0).then(|| {
+        let file = file.display();
+        format!("{file}: everybody on this machine can read this secret: `chmod 600 {file}`")
+    })
 }
 
 const UNDECIDED: &str = "neither certificates nor `insecure` are configured: make certificates with `cairn certs init` and give \
@@ -65,6 +78,15 @@ impl NodeConfig {
             Some(Security::Tls { files, .. }) => Some(files.clone()),
             Some(Security::Insecure) | None => None,
         }
+    }
+
+    /// A warning, if everybody on this machine can read `tls.key`, the one secret file that a configuration
+    /// names.
+    pub fn exposed_key(&self) -> Option<String> {
+        let Some(Security::Tls { files, origins: [.., origin] }) = &self.security else {
+            return None;
+        };
+        exposed_secret(&files.key).map(|warning| format!("{origin}: {warning}"))
     }
 
     /// Reads the certificates; `None` for a node that is insecure.

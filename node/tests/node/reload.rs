@@ -2,6 +2,7 @@
 use crate::support::{Cluster, WAIT_LIMIT, run};
 use cairn_launch::Signal;
 use cairn_node::access::TokenHash;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Instant;
 
@@ -151,9 +152,11 @@ async fn who_may_do_what_changes_without_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let token = folder.path().join("token");
     std::fs::write(&token, "ada's").expect("a file");
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("ours");
     let token = token.to_str().expect("text");
     let got = cluster.cairn(&["get", "a", "--token-file", token]);
     assert_eq!(got.stdout.trim(), "1", "{}", got.stderr);
+    assert!(got.stderr.contains(&format!("`chmod 600 {token}`")), "{}", got.stderr);
     let denied = cluster.cairn(&["put", "a", "2", "--token-file", token]);
     assert_eq!(denied.code, 10, "{}", denied.stderr);
 

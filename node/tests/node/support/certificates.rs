@@ -3,6 +3,7 @@
 use super::run;
 use cairn_tls::CertificateName;
 use cairn_tls::issue::{Authority, Issued, Validity};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where they are.
@@ -88,6 +89,8 @@ impl Certificates {
         for (file, text) in self.files(who).iter().zip(texts) {
             std::fs::write(file, text).expect("a file");
         }
+        let [.., key] = self.files(who);
+        std::fs::set_permissions(key, PermissionsExt::from_mode(0o600)).expect("ours");
     }
 
     /// The lines of a configuration that name the files.

@@ -3,6 +3,9 @@
 use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
 use crate::support::{Cluster, command, finish, run, value_of};
+use cairn_launch::Signal;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 
 /// The story: the help gave a certificate that the servers do not know exit code 10, and the command
@@ -56,6 +59,46 @@ async fn a_cluster_with_certificates_forms_and_serves() {
     );
     let metrics = known.get(&http, "/metrics").await.expect("an answer");
     assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("cairn_"), "{metrics}");
+}
+
+/// The story: a key was copied with the mode of any other file. Whoever had an account on that machine could
+/// become the member, and nobody was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_everybody_can_read_is_named_at_the_start_at_each_reload_and_to_clients() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    let certificates = cluster.certificates.as_ref().expect("secured");
+    let [key, own] = ["member-1", "client"].map(|who| certificates.files(who)[2].clone());
+    let set = |file: &Path, mode| {
+        std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).expect("ours");
+    };
+    let way_out = |file: &Path| format!("`chmod 600 {}`", file.display());
+    let warned = |log: &str| {
+        let lines = log.lines().filter(|line| line.contains("WARN") && line.contains("`tls.key`"));
+        lines.filter(|line| line.contains(&way_out(&key))).count()
+    };
+    set(&key, 0o644);
+    cluster.start_all().await;
+    // The warning of a reload comes before the line that says it was read.
+    let read = "SIGHUP: the configuration was read";
+    for (reloads, mode, warnings) in [(1, 0o600, 1), (2, 0o640, 1), (3, 0o644, 2)] {
+        set(&key, mode);
+        cluster.signal_node(0, Signal::HUP);
+        let log = cluster.logs_with(read, |log| log.matches(read).count() == reloads).await;
+        assert_eq!(warned(&log), warnings, "mode {mode:o}\n{log}");
+    }
+    let checked = cluster.cairn_alone(&["config", "check", "--config", cluster.config(0)]);
+    assert!(checked.code == 0 && checked.stdout.contains(&way_out(&key)), "{checked:?}");
+
+    for (mode, is_named) in [(0o600, false), (0o644, true)] {
+        set(&own, mode);
+        for form in ["text", "json"] {
+            let ran = cluster.cairn(&["put", "key", "value", "-o", form]);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            assert_eq!(ran.stderr.contains(&way_out(&own)), is_named, "mode {mode:o}: {ran:?}");
+            let one = serde_json::from_str::<serde_json::Value>(&ran.stderr);
+            assert_eq!(one.is_ok(), is_named && form == "json", "{ran:?}");
+        }
+    }
 }
 
 #[tokio::test]
