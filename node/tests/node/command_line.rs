@@ -1,9 +1,11 @@
 //! The command line against a real cluster, from `cairn dev` to exit codes.
-use crate::support::{Cluster, Ran, command, finish, run};
-use cairn_launch::HeldPort;
+use crate::support::{CAIRN, Cluster, POLL, Ran, WAIT_LIMIT, command, finish, run, watch};
+use cairn_launch::{HeldPort, Signal};
+use rustix::process::{Pid, kill_process};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::process::Stdio;
+use std::time::Instant;
 
 fn json_of(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -49,6 +51,18 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     let second = cairn(&["dev", "--exit"]);
     assert_eq!(second.code, 2);
     assert!(second.stderr.contains("already runs"), "{}", second.stderr);
+    // One in the background leaves the log of the first as it is.
+    let log = || std::fs::read_to_string(folder.path().join(".cairn/dev/dev.log")).expect("a log");
+    let began = Instant::now();
+    while !log().contains("Ctrl-C stops the cluster.") {
+        assert!(began.elapsed() < WAIT_LIMIT, "{}", log());
+        std::thread::sleep(POLL);
+    }
+    let before = log();
+    let second = cairn(&["dev", "--detach"]);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("already runs"), "{}", second.stderr);
+    assert_eq!(log(), before);
 
     assert_eq!(cairn(&["dev", "stop"]).code, 0);
     assert!(!folder.path().join(".cairn/endpoints").exists());
@@ -109,6 +123,41 @@ fn the_demonstration_puts_and_gets_and_an_ephemeral_cluster_leaves_nothing() {
     );
     assert_eq!(std::fs::read_dir(temporary.path()).expect("a folder").count(), 0);
     assert!(!folder.path().join(".cairn/endpoints").exists());
+}
+
+/// The story: the terminal of an ephemeral cluster was closed, and gigabytes stayed in the folder for temporary
+/// files.
+#[test]
+fn a_closed_terminal_ends_an_ephemeral_cluster_at_any_step_and_leaves_nothing() {
+    // Of `env`: SIGHUP ends the process, however the tests were started; or it does not, as with `nohup`.
+    let (ends, outlives) = ("--default-signal=HUP", "--ignore-signal=HUP");
+    for (form, step, signals, told) in [
+        (ends, "a folder", &[Signal::HUP][..], "SIGHUP received"),
+        (ends, "ready", &[Signal::HUP], "SIGHUP received"),
+        (outlives, "ready", &[Signal::HUP, Signal::TERM], "SIGTERM received, stopping"),
+    ] {
+        let [folder, temporary] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
+        let dev = [form, CAIRN, "dev", "--ephemeral", "--size", "64MiB", "--port", "0"];
+        let mut dev = cairn_launch::command("env", dev);
+        dev.current_dir(folder.path()).env("TMPDIR", temporary.path()).stdin(Stdio::null());
+        let dev = dev.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("env starts");
+        let left = || std::fs::read_dir(temporary.path()).expect("a folder").count();
+        let endpoints = folder.path().join(".cairn/endpoints");
+        let mut sent = false;
+        let ran = watch(WAIT_LIMIT, dev, |pid| {
+            if !sent && (endpoints.exists() || step == "a folder" && left() > 0) {
+                sent = true;
+                let pid = Pid::from_raw(pid.cast_signed()).expect("a process");
+                for signal in signals {
+                    kill_process(pid, *signal).expect("it runs");
+                }
+            }
+        });
+        assert_eq!(ran.code, 0, "{form} {step}: {}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{form} {step}: {}", ran.stderr);
+        assert_eq!(ran.stderr.contains("SIGHUP"), form == ends, "{}", ran.stderr);
+        assert!(left() == 0 && !endpoints.exists(), "{form} {step}: {}", ran.stderr);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,13 +22,17 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Starts the same command in the background and returns when its cluster is ready.
 pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exit> {
     std::fs::create_dir_all(&args.dir)?;
-    let ready = args.dir.join(layout::READY);
-    if home::holder(&args.dir)?.is_none() {
-        // This may be left from a cluster that was killed.
-        let _ = std::fs::remove_file(&ready);
+    // Before anything of a cluster that runs is touched.
+    if let Some(id) = home::holder(&args.dir)? {
+        return Err(home::in_use(&args.dir, Some(id)).into());
     }
+    let ready = args.dir.join(layout::READY);
+    // This may be left from a cluster that was killed.
+    let _ = std::fs::remove_file(&ready);
     let log_file = args.dir.join("dev.log");
-    let log = File::create(&log_file)?;
+    // Another start at the same time may write there, too.
+    let log = File::options().create(true).append(true).open(&log_file)?;
+    let before = log.metadata()?.len();
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["dev", "--dir"]).arg(&args.dir);
     if let Some(size) = &args.size {
@@ -49,8 +53,7 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
         .context("cannot start the cluster in the background")?;
     loop {
         if let Some(status) = process.try_wait()? {
-            let log = std::fs::read_to_string(&log_file).unwrap_or_default();
-            anyhow::bail!("the cluster did not start ({status}):\n{}", log.trim_end());
+            anyhow::bail!("the cluster did not start ({status}):\n{}", said(&log_file, before));
         }
         // The last line may not be written yet.
         let text = std::fs::read_to_string(&ready).unwrap_or_default();
@@ -75,6 +78,13 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+/// What was written into the log behind its first bytes.
+fn said(log: &Path, before: u64) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let new = usize::try_from(before).ok().and_then(|before| text.get(before..));
+    String::from_utf8_lossy(new.unwrap_or_default()).trim_end().to_owned()
 }
 
 /// Asks the process that holds the folder's lock to end, and waits until it has.

@@ -39,13 +39,7 @@ impl Home {
     fn lock(path: PathBuf, temporary: Option<TempDir>) -> anyhow::Result<Home> {
         let mut lock = lock_file(&path)?;
         if lock.try_lock().is_err() {
-            let id = read_id(&mut lock).map(|id| format!(" (process {id})")).unwrap_or_default();
-            let message = format!(
-                "a cluster already runs in {}{id}; use it, stop it with Ctrl-C or `{}`, or give another --dir",
-                path.display(),
-                super::stop_command(&path)
-            );
-            return Err(UsageError(message).into());
+            return Err(in_use(&path, read_id(&mut lock)).into());
         }
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
@@ -76,6 +70,16 @@ impl Home {
         }
         let _ = std::fs::remove_file(ready);
     }
+}
+
+/// Why no other cluster begins in this folder.
+pub(super) fn in_use(path: &Path, holder: Option<i32>) -> UsageError {
+    let id = holder.map(|id| format!(" (process {id})")).unwrap_or_default();
+    UsageError(format!(
+        "a cluster already runs in {}{id}; use it, stop it with Ctrl-C or `{}`, or give another --dir",
+        path.display(),
+        super::stop_command(path)
+    ))
 }
 
 fn lock_file(path: &Path) -> anyhow::Result<File> {

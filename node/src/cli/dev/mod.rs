@@ -20,14 +20,19 @@ mod layout;
 
 use super::exit::Exit;
 use super::output::{Output, tell};
+use super::signals;
 use super::status::{Answer, promises};
 use cairn_client::Client;
 use clap::{Args, Subcommand};
 use cluster::Cluster;
 use demo::Demo;
 use home::Home;
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// A new leader hears of the other nodes' machines within a heartbeat.
@@ -93,16 +98,23 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     if args.detach {
         return detach::start(&args, output).await;
     }
+    // Heard from now on, so that nothing stays of what is made until then.
+    let mut asked = pin!(signals::termination());
+    if let Poll::Ready(signal) = futures::poll!(asked.as_mut()) {
+        return stopping(signal);
+    }
+    end_with_terminal()?;
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let (nodes, _ports, mut created) =
-        layout::prepare(&home.path, args.size.as_deref(), args.port, &args.set).await?;
+    let prepared = layout::prepare(&home.path, args.size.as_deref(), args.port, &args.set).await;
+    // It ended a format that was under way, too.
+    if let Poll::Ready(signal) = futures::poll!(asked.as_mut()) {
+        return stopping(signal);
+    }
+    let (nodes, _ports, mut created) = prepared?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
-        signal = crate::cli::signals::termination() => signal.map_err(Into::into).map(|signal| {
-            tell(&format!("{signal} received, stopping"));
-            Exit::Done
-        }),
+        signal = asked.as_mut() => stopping(signal),
         served = serve(&mut cluster, &home, &args, output) => served,
     };
     if served.is_ok() || cluster.may_hold_writes() {
@@ -117,6 +129,27 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         ))?;
     }
     served
+}
+
+fn stopping(signal: io::Result<&str>) -> anyhow::Result<Exit> {
+    tell(&format!("{} received, stopping", signal?));
+    Ok(Exit::Done)
+}
+
+/// From now on a terminal that is closed ends the cluster as SIGTERM does.
+///
+/// The story: the terminal of an ephemeral cluster was closed, and gigabytes stayed in the folder for temporary
+/// files.
+fn end_with_terminal() -> io::Result<()> {
+    let Some(mut hangups) = signals::hangups()? else { return Ok(()) };
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            tell("SIGHUP received");
+            // Every step hears SIGTERM. It is our own process, to which it can be sent.
+            let _ = kill_process(getpid(), Signal::TERM);
+        }
+    });
+    Ok(())
 }
 
 async fn serve(
