@@ -24,7 +24,7 @@ use crate::journal::Ring;
 use crate::space::{References, SpaceMap};
 use crate::state::{
     Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Scarcity, Shared, Signals, State,
-    UnsyncedAckFlag, WriteProgress,
+    UnsyncedAckFlag, ValueCache, WriteProgress,
 };
 use crate::superblock::{Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Options, ValueRef};
