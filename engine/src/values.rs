@@ -19,7 +19,7 @@ use std::ops::Range;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 /// A value up to this length is copied out of the blocks that it was read with, so that keeping the
 /// value does not keep the blocks in memory.
-const COPIED_BYTES: usize = 8 * BLOCK;
+pub(crate) const COPIED_BYTES: usize = 8 * BLOCK;
 /// Pieces that lie no further apart than this are read in one run.
 const GAP_BYTES: u64 = 4 * BLOCK_BYTES;
 /// The longest run, unless one piece alone is longer.

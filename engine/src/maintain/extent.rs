@@ -204,7 +204,10 @@ impl Engine {
         let state = self.shared.state.lock();
         let entry =
             state.groups.get(&group)?.log.get(log_id.index).filter(|entry| entry.id == log_id)?;
-        Some(encode_body(&entry.values, &entry.meta).into())
+        let body = encode_body(&entry.values, &entry.meta);
+        // Once one of its values has moved, the data area holds a body that nobody knows any more.
+        let is_as_written = entry.spilled.as_ref().is_none_or(|at| at.matches(&body));
+        is_as_written.then(|| body.into())
     }
 
     /// Writes the right bytes into a damaged extent, synced, and reads them again. Returns `false`

@@ -22,7 +22,12 @@ impl Shared {
         if let Some(value) = self.values.get(&entry.value, entry.version) {
             return Ok(value);
         }
-        let value = self.read_quietly(&entry.value, entry.version).await?;
+        let unwritten = self.state.lock().unwritten.get(&entry.value.offset()).cloned();
+        // It is part of a message, all of which would stay in memory with it.
+        if let Some(value) = unwritten.filter(|value| entry.value.matches(value)) {
+            return Ok(value);
+        }
+        let value = read_value(&self.files.data, &entry.value, entry.version).await?;
         self.values.keep(&entry.value, entry.version, &value);
         Ok(value)
     }

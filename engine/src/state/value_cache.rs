@@ -2,22 +2,31 @@
 //!
 //! What holds here: a value is asked for by what the index says of its key now, so no entry is ever wrong,
 //! only unused. It is compared with its hash at each use, as one from the device is. All together take no
-//! more than the bytes that the options give. Which ones stay depends on nothing but the reads.
+//! more than the bytes that the options give. Which ones stay depends on nothing but the reads. Keeping one
+//! takes a bounded time: it looks at one part of the values, and at one value it drops a few.
 //!
 //! Which values stay is quick_cache's choice (CLOCK-Pro with a list of keys that were dropped lately): one
 //! read of everything does not drive out what is read often.
 
+use crate::io::BLOCK;
 use crate::types::{CacheStatus, LogId, ValueRef};
+use crate::values::COPIED_BYTES;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::unsync::{Cache, DefaultLifecycle};
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// What an entry takes beside its value's bytes.
 const ENTRY_BYTES: usize = 192;
 /// About the bytes of a value, by which the list of dropped keys is bounded.
 const ABOUT_BYTES: u64 = 1024;
+/// The part of the bytes that this list may take.
+const LIST_PART: u64 = 16;
+/// About the bytes of one part of the values. To drop a value, all of a part may be looked at.
+const PART_BYTES: u64 = 8 << 20;
+/// A value that is more than this part of a part is not kept: it would drive out many.
+const LARGE_PART: u64 = 16;
 
 /// Two values of one entry lie at different places, and a place gets another value only from a later entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,62 +40,94 @@ struct Bytewise;
 
 impl Weighter<Key, Bytes> for Bytewise {
     fn weight(&self, _: &Key, value: &Bytes) -> u64 {
-        (value.len() + ENTRY_BYTES) as u64
+        // A large one keeps the blocks that it was read with.
+        let bytes = match value.len() > COPIED_BYTES {
+            true => value.len().next_multiple_of(BLOCK) + BLOCK,
+            false => value.len(),
+        };
+        (bytes + ENTRY_BYTES) as u64
     }
 }
 
 // Not a hasher with a seed: a simulation repeats itself.
-type Values =
-    Cache<Key, Bytes, Bytewise, BuildHasherDefault<DefaultHasher>, DefaultLifecycle<Key, Bytes>>;
+type Hasher = BuildHasherDefault<DefaultHasher>;
+type Part = Cache<Key, Bytes, Bytewise, Hasher, DefaultLifecycle<Key, Bytes>>;
 
 /// The values, and how often one was there.
-pub(crate) struct ValueCache(Option<Mutex<Counted>>);
+pub(crate) struct ValueCache {
+    counted: Mutex<Counted>,
+    /// The longest value that is kept.
+    longest: u32,
+}
 
 struct Counted {
-    values: Values,
+    parts: Vec<Part>,
     hits: u64,
     misses: u64,
+}
+
+impl Counted {
+    /// The part that may hold this; `None` if nothing is kept.
+    fn part(&mut self, key: &Key) -> Option<&mut Part> {
+        let hash = Hasher::default().hash_one(key);
+        let number = hash.checked_rem(self.parts.len() as u64)?;
+        self.parts.get_mut(usize::try_from(number).ok()?)
+    }
 }
 
 impl ValueCache {
     /// A cache of at most so many bytes; 0: none.
     pub(crate) fn new(bytes: u64) -> ValueCache {
-        let about = usize::try_from(bytes / ABOUT_BYTES).unwrap_or(usize::MAX);
-        let hasher = BuildHasherDefault::default();
-        let values = || Cache::with(about, bytes, Bytewise, hasher, DefaultLifecycle::default());
-        let counted = || Mutex::new(Counted { values: values(), hits: 0, misses: 0 });
-        ValueCache((bytes > 0).then(counted))
+        let parts = bytes.div_ceil(PART_BYTES);
+        let each = bytes.checked_div(parts).unwrap_or(0);
+        let about = usize::try_from(each / ABOUT_BYTES).unwrap_or(usize::MAX);
+        let values = each - each / LIST_PART;
+        let part = |_| {
+            Cache::with(about, values, Bytewise, Hasher::default(), DefaultLifecycle::default())
+        };
+        let counted = Counted { parts: (0..parts).map(part).collect(), hits: 0, misses: 0 };
+        let longest = u32::try_from(each / LARGE_PART).unwrap_or(u32::MAX);
+        ValueCache { counted: Mutex::new(counted), longest }
+    }
+
+    /// Whether such a value may be here.
+    fn keeps(&self, at: &ValueRef) -> bool {
+        at.len > 0 && at.len <= self.longest
     }
 
     /// The value of this version there, if it is in memory and intact.
     pub(crate) fn get(&self, at: &ValueRef, version: LogId) -> Option<Bytes> {
-        let cache = self.0.as_ref().filter(|_| at.len > 0)?;
+        if !self.keeps(at) {
+            return None;
+        }
         let key = Key { version, offset: at.offset() };
         let found = {
-            let cache = &mut *cache.lock();
-            let found = cache.values.get(&key).cloned();
-            *if found.is_some() { &mut cache.hits } else { &mut cache.misses } += 1;
-            found
+            let mut counted = self.counted.lock();
+            let found = counted.part(&key)?.get(&key).cloned();
+            *if found.is_some() { &mut counted.hits } else { &mut counted.misses } += 1;
+            found?
         };
-        let found = found?;
         if !at.matches(&found) {
-            cache.lock().values.remove(&key);
+            self.counted.lock().part(&key)?.remove(&key);
             return None;
         }
         Some(found)
     }
 
-    /// Keeps a value that was read.
+    /// Keeps a value that was read from the device.
     pub(crate) fn keep(&self, at: &ValueRef, version: LogId, value: &Bytes) {
-        if let Some(cache) = self.0.as_ref().filter(|_| at.len > 0) {
-            cache.lock().values.insert(Key { version, offset: at.offset() }, value.clone());
+        let key = Key { version, offset: at.offset() };
+        if self.keeps(at)
+            && let Some(part) = self.counted.lock().part(&key)
+        {
+            part.insert(key, value.clone());
         }
     }
 
     pub(crate) fn status(&self) -> CacheStatus {
-        let Some(cache) = &self.0 else { return CacheStatus::default() };
-        let cache = cache.lock();
-        CacheStatus { bytes: cache.values.weight(), hits: cache.hits, misses: cache.misses }
+        let counted = self.counted.lock();
+        let bytes = counted.parts.iter().map(Cache::weight).sum();
+        CacheStatus { bytes, hits: counted.hits, misses: counted.misses }
     }
 }
 
@@ -143,10 +184,12 @@ mod tests {
                 }
             }
         }
-        let huge = Bytes::from(vec![1; 200_000]);
-        let at = ValueRef::contiguous(0, 200_000, hash(&huge)).expect("a place");
-        cache.keep(&at, LogId { term: 2, index: 1 }, &huge);
-        assert!(cache.status().bytes <= most);
+        // More than a sixteenth of it.
+        let large = Bytes::from(vec![1; 20_000]);
+        let at = ValueRef::contiguous(0, 20_000, hash(&large)).expect("a place");
+        let before = cache.status();
+        cache.keep(&at, LogId { term: 2, index: 1 }, &large);
+        assert_eq!((cache.get(&at, LogId { term: 2, index: 1 }), cache.status()), (None, before));
         let none = ValueCache::new(0);
         none.keep(&often[0].0, often[0].1, &often[0].2);
         assert_eq!(

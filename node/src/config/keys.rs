@@ -180,7 +180,7 @@ pub(crate) const KEYS: &[Key] = &[
         .means("time after which a read, write or sync that has not returned counts as failed, and the node stops"),
     key("storage.log_cache_bytes", Size(1 << 20, 1 << 40), "64MiB")
         .means("memory for log entries on their way to followers"),
-    key("storage.value_cache_bytes", Size(0, 1 << 40), "64MiB")
+    key("storage.value_cache_bytes", Size(0, 1 << 36), "64MiB")
         .means("memory for values that are read often; 0: each get of a value reads the disk"),
     key("storage.log_retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
         .means("applied log kept for followers that lag; bounded by an eighth of the data area"),

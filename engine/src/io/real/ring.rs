@@ -380,7 +380,9 @@ impl RingLoop {
     fn submit(&mut self) -> io::Result<()> {
         loop {
             match self.ring.submit() {
-                Ok(_) => return Ok(()),
+                // The kernel may take some of them only.
+                Ok(_) if self.ring.submission().is_empty() => return Ok(()),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The kernel has no memory for more operations, or no space for their completions.
                 Err(error)
