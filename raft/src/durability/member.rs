@@ -123,13 +123,19 @@ impl LocalMember {
         self.standing().kept_from_leading(runtime::now())
     }
 
-    /// What the others of these members say of themselves. One that takes longer than this is left out.
+    /// What the others of these members say of themselves. One that takes longer than this is left out, or,
+    /// where that is more, than three round trips of the most distant member: a connection is made for it.
+    ///
+    /// The story: between sites 80 ms apart nobody ever answered in time whether it may lead, so leadership
+    /// could not be handed over.
     pub(crate) async fn answers_of(
         &self,
         members: impl IntoIterator<Item = NodeId>,
         limit: Duration,
     ) -> BTreeMap<NodeId, Answer> {
         let others = members.into_iter().filter(|id| *id != self.identity.id());
+        // A round trip is less than a heartbeat.
+        let limit = limit.max(Duration::from_millis(self.config.heartbeat_ms).saturating_mul(3));
         let asked = others.map(|id| async move {
             let answer = transport::ask(&self.identity, &self.addresses, id);
             Some((id, runtime::timeout(limit, answer).await??))

@@ -18,9 +18,9 @@ use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::transport::formation::ANSWERS_COUNT_FOR;
+use crate::transport::formation::{ANSWERS_COUNT_FOR, FRESH};
 use crate::transport::{Answer, Contact, cause, hello};
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,10 @@ use tonic::Status;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// One line is logged for this many rounds.
 const ROUNDS_PER_LINE: u64 = 100;
-/// For how long this member is reachable before it forms a cluster. A leader sends more often, and a member
-/// without one asks all others once a second.
+/// For how long this member is reachable before it forms a cluster, and in how many heartbeats. A leader
+/// sends more often, and a member without one asks all others once a second.
 const LISTEN_FOR: Duration = Duration::from_millis(1250);
+const LISTEN_HEARTBEATS: u32 = 12;
 
 /// Whether this member is the one that forms the cluster.
 pub(crate) fn is_mine(member: &LocalMember) -> bool {
@@ -42,23 +43,28 @@ pub(crate) fn is_mine(member: &LocalMember) -> bool {
 pub(crate) async fn run(member: Arc<LocalMember>) {
     let node = member.identity.id();
     let began = runtime::now();
+    let heartbeat = Duration::from_millis(member.config.heartbeat_ms);
+    let listen_for = LISTEN_FOR.max(heartbeat.saturating_mul(LISTEN_HEARTBEATS));
     member.identity.formation.begins();
     for round in 0.. {
         if member.stops() || joined(&member) {
             return;
         }
         let asked = runtime::now();
-        match ask(&member).await {
-            // The process may have been suspended: then the others may have answered another one.
-            Ok(members) if runtime::now() - asked < ANSWERS_COUNT_FOR => {
-                if asked - began >= LISTEN_FOR {
-                    return form(&member, members).await;
-                }
+        let answers = ask(&member).await;
+        // The process may have been suspended: then the others may have answered another one.
+        let late = runtime::now() - asked >= ANSWERS_COUNT_FOR;
+        let reason = match answers {
+            Ok(_) if late => "the members answered too late".to_owned(),
+            Ok(_) if asked - began < listen_for => {
+                "it listens for members of a formed cluster".to_owned()
             }
-            Err(reason) if round % ROUNDS_PER_LINE == 0 => {
-                tracing::info!(%node, reason, "the cluster is not formed yet");
-            }
-            Ok(_) | Err(_) => {}
+            Ok(members) => return form(&member, members).await,
+            Err(reason) => reason,
+        };
+        member.identity.formation.waits(&reason);
+        if round % ROUNDS_PER_LINE == 0 {
+            tracing::info!(%node, reason, "the cluster is not formed yet");
         }
         runtime::sleep(POLL_INTERVAL).await;
     }
@@ -75,18 +81,20 @@ fn joined(member: &LocalMember) -> bool {
 /// time: a member that was wiped since has another identity.
 async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, String> {
     let own = member.identity.id();
-    let (mut members, mut missing) = (BTreeMap::new(), Vec::new());
-    for (slot, address) in &member.config.initial_members {
-        if *slot == own.slot() {
-            members.insert(own, member.addresses.advertised().clone());
-            continue;
-        }
-        match ask_one(member, *slot, &address.peer).await {
+    let others = member.config.initial_members.iter().filter(|(slot, _)| **slot != own.slot());
+    let asked = others.map(|(slot, address)| async move {
+        (*slot, address, ask_one(member, *slot, &address.peer).await)
+    });
+    let (answers, elsewhere) = join(join_all(asked), formed_elsewhere(member)).await;
+    let mut members = BTreeMap::from([(own, member.addresses.advertised().clone())]);
+    let (mut missing, mut formed) = (Vec::new(), elsewhere);
+    for (slot, address, answer) in answers {
+        match answer {
             Ok(answer) if answer.uninitialized => {
                 members.insert(answer.id, answer.address.unwrap_or_else(|| address.clone()));
             }
             Ok(answer) => {
-                return Err(format!(
+                formed = Some(format!(
                     "member {} already belongs to a formed cluster, and this member is uninitialized; it waits until \
                      the leader adds it",
                     answer.id
@@ -97,7 +105,7 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
             }
         }
     }
-    let reason = match formed_elsewhere(member).await {
+    let reason = match formed {
         Some(reason) => reason,
         None if missing.is_empty() => return Ok(members),
         None => format!(
@@ -105,7 +113,6 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
             missing.join(", ")
         ),
     };
-    member.identity.formation.waits(&reason);
     Err(reason)
 }
 
@@ -122,16 +129,25 @@ async fn formed_elsewhere(member: &LocalMember) -> Option<String> {
         *address == addresses.advertised().peer
             || config.initial_members.values().any(|member| member.peer == *address)
     };
-    let announced = addresses.unknown().into_iter().filter(|address| !known(address));
-    let strangers = config.seeds.iter().cloned().chain(announced).map(|address| async move {
+    let announced = addresses.unknown_since().into_iter().filter(|(address, _)| !known(address));
+    let announced = announced.map(|(address, at)| (address, runtime::now() - at < FRESH));
+    let seeds = config.seeds.iter().cloned().map(|seed| (seed, false));
+    let asked = seeds.chain(announced).map(|(address, lately)| async move {
         let contact = Contact::at(address.clone());
         let answer = hello(&member.identity, Some(addresses), &contact).await;
-        (address, answer.ok().filter(|answer| !answer.uninitialized))
+        (address, lately, answer)
     });
-    let answers = join_all(strangers).await;
-    answers.into_iter().find_map(|(address, formed)| {
-        formed
-            .map(|formed| format!("member {} of a formed cluster answers at {address}", formed.id))
+    join_all(asked).await.into_iter().find_map(|(address, lately, answer)| match answer {
+        Ok(answer) if answer.uninitialized => None,
+        Ok(formed) => {
+            Some(format!("member {} of a formed cluster answers at {address}", formed.id))
+        }
+        // It may belong to one.
+        Err(status) if lately => Some(format!(
+            "waiting for the node that announced itself at {address}: {}",
+            cause(&status)
+        )),
+        Err(_) => None,
     })
 }
 

@@ -245,8 +245,11 @@ impl PeerService {
     ) -> Answered<proto::HelloResponse> {
         let identity = &self.member.identity;
         let uninitialized = is_uninitialized(&self.member.engine) && self.may(Act::Vouch).is_ok();
-        // Nothing of it is recorded.
+        // Nothing of it is recorded, but a blank member asks where it says that it is.
         if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
+            if uninitialized && identity.is_of_formed(&remote, request.envelope.as_ref()) {
+                self.member.addresses.keep_unknown(request.peer_address);
+            }
             let envelope = Some(envelope);
             let answer = proto::HelloResponse { envelope, uninitialized, ..Default::default() };
             return Ok(answer);

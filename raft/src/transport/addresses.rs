@@ -16,6 +16,7 @@
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::LateMetrics;
+use crate::core::runtime;
 use crate::storage::state_machine::identities::Identities;
 use cairn_engine::BootEpoch;
 use parking_lot::Mutex;
@@ -52,8 +53,8 @@ struct Known {
     announced: BTreeMap<NodeId, Announced>,
     /// Announced, and the member answered there.
     answered: BTreeMap<NodeId, Announced>,
-    /// While the log names nobody: the peer addresses that were announced last.
-    unknown: VecDeque<String>,
+    /// While the log names nobody: the peer addresses that were announced last, and when.
+    unknown: VecDeque<(String, runtime::Instant)>,
 }
 
 /// A member's own addresses, from one of its boots.
@@ -94,10 +95,13 @@ impl Addresses {
 
     /// The story: a new disk knew the others from one seed alone. The seed moved and announced that
     /// to it, and so did the other member; the log was still empty, so both went unheard.
-    fn keep_unknown(&self, address: String) {
+    pub(crate) fn keep_unknown(&self, address: String) {
+        if address.is_empty() || address.len() > ADDRESS_BYTES {
+            return;
+        }
         let unknown = &mut self.0.known.lock().unknown;
-        unknown.retain(|kept| *kept != address);
-        unknown.push_back(address);
+        unknown.retain(|(kept, _)| *kept != address);
+        unknown.push_back((address, runtime::now()));
         while unknown.len() > UNKNOWN_MAX {
             unknown.pop_front();
         }
@@ -105,6 +109,11 @@ impl Addresses {
 
     /// Where to ask who is there, while the log names nobody.
     pub(crate) fn unknown(&self) -> Vec<String> {
+        self.unknown_since().into_iter().map(|(address, _)| address).collect()
+    }
+
+    /// The same, and when each was announced last.
+    pub(crate) fn unknown_since(&self) -> Vec<(String, runtime::Instant)> {
         let somebody = !self.logged().is_empty();
         let unknown = &mut self.0.known.lock().unknown;
         if somebody {

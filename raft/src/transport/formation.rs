@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// For how long what was heard counts. The forming member asks the others ten times a second; a member
 /// that is down delays a round by at most a second.
-const FRESH: Duration = Duration::from_secs(5);
+pub(crate) const FRESH: Duration = Duration::from_secs(5);
 /// For how long the answers to the forming member count: well below [`FRESH`], for which a member that
 /// answered it answers no other.
 pub(crate) const ANSWERS_COUNT_FOR: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl Formation {
     /// cluster. `former`: the slot that does, by this member's configuration.
     ///
     /// # Errors
-    /// Another one forms it.
+    /// Another one forms it, or a cluster is formed already.
     pub(crate) fn heard(
         &self,
         sender: NodeId,
@@ -83,6 +83,9 @@ impl Formation {
                 "by the configuration here slot {slot} forms the cluster, by that of {sender} it does itself: give all the \
                  same `members`"
             ));
+        }
+        if let Some((other, _)) = self.predecessor() {
+            return Err(format!("member {other} of a formed cluster takes this one for another"));
         }
         let known = &mut *self.0.lock();
         let other = known.former.filter(|(id, at)| *id != sender && is_fresh(*at));

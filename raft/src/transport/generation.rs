@@ -105,6 +105,13 @@ impl PeerIdentity {
         }
     }
 
+    /// Whether a member of a formed cluster of this name sends this: only such have a generation.
+    pub(crate) fn is_of_formed(&self, remote: &Remote, envelope: Option<&Envelope>) -> bool {
+        envelope
+            .is_some_and(|envelope| envelope.generation != 0 && envelope.cluster == *self.cluster)
+            && self.check_certificate(remote, envelope).is_ok()
+    }
+
     /// Says to whoever sent a Hello of another generation which one this is. A node that was never
     /// part of a cluster has none and takes it from the answer, so only others are logged.
     pub(crate) fn told_other_generation(
@@ -115,6 +122,7 @@ impl PeerIdentity {
         let envelope = envelope.filter(|_| self.is_other_generation(envelope))?;
         if envelope.generation != 0 && self.check_certificate(remote, Some(envelope)).is_ok() {
             self.log_other_generation(Some(envelope));
+            self.note_predecessor(Some(envelope));
         }
         self.to(NodeId::from_u64(envelope.sender))
     }

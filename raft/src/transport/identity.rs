@@ -198,14 +198,12 @@ impl PeerIdentity {
         envelope: Option<&Envelope>,
     ) -> Result<NodeId, Status> {
         self.check_certificate(remote, envelope)?;
+        self.note_predecessor(envelope);
         self.log_other_generation(envelope);
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
         if receiver == self.id {
             return Ok(sender);
-        }
-        if receiver.slot() == self.id.slot() && sender.slot() != self.id.slot() {
-            self.formation.asked_for(receiver, sender);
         }
         Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
     }
@@ -218,12 +216,26 @@ impl PeerIdentity {
         slot: u32,
     ) -> Result<NodeId, Status> {
         self.check_certificate(remote, envelope)?;
+        self.note_predecessor(envelope);
         let sender = self.sender_in_cluster(envelope)?;
         match slot == 0 || slot == u32::from(self.id.slot()) {
             true => Ok(sender),
             false => {
                 Err(refused(format!("the message is for slot {slot}, this is member {}", self.id)))
             }
+        }
+    }
+
+    /// Notes that another member takes this one for the identity that had its slot. Its generation may be
+    /// another one: a cluster that was restored has one, and a blank member none.
+    pub(super) fn note_predecessor(&self, envelope: Option<&Envelope>) {
+        let Some(envelope) = envelope.filter(|envelope| envelope.cluster == *self.cluster) else {
+            return;
+        };
+        let [sender, receiver] = [envelope.sender, envelope.receiver].map(NodeId::from_u64);
+        let same_slot = receiver.slot() == self.id.slot() && receiver != self.id;
+        if same_slot && sender.slot() != self.id.slot() {
+            self.formation.asked_for(receiver, sender);
         }
     }
 

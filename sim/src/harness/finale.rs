@@ -220,9 +220,15 @@ pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
         let mut reads = BTreeMap::new();
         for machine in &cluster.machines {
             let Some((_, node)) = machine.node() else { continue };
-            let read = node.engine().get(GROUP, &key).await.map_err(|error| error.to_string());
-            let read =
-                read.map(|found| found.map(|(entry, _)| (entry.version.index, entry.value.hash)));
+            // From the disk, whatever is in memory.
+            let read = match node.engine().lookup(GROUP, &key) {
+                None => Ok(None),
+                Some(entry) => {
+                    let read = node.engine().view(GROUP).read(&entry).await;
+                    read.map(|_| Some((entry.version.index, entry.value.hash)))
+                }
+            };
+            let read = read.map_err(|error| error.to_string());
             reads.insert(machine.slot, read);
         }
         found.extend(repaired::check_key(&key, &reads));

@@ -153,7 +153,11 @@ impl Plan {
             } else {
                 100_000
             },
-            value_cache_bytes: if variant(seed, "value cache", 2) { 16 << 10 } else { 0 },
+            // What is in memory hides what happened to the disk.
+            value_cache_bytes: match decays.is_empty() && variant(seed, "value cache", 2) {
+                true => 16 << 10,
+                false => 0,
+            },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
             unsafe_recovery_automatic: false,

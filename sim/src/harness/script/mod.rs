@@ -193,7 +193,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
             data_bytes: 64 * mib,
         },
         log_retain_entries: 100_000,
-        value_cache_bytes: 16 << 10,
+        value_cache_bytes: 0,
         sync_interval: Duration::from_secs(1),
         election: None,
         max_sessions: None,
