@@ -55,7 +55,7 @@ async fn a_hello_of_another_generation_is_told_this_one_and_only_its_address_is_
     let elsewhere = HelloRequest { peer_address: "127.0.0.1:7".into(), ..hello.clone() };
     let envelope =
         of_generation(7).map(|envelope| Envelope { cluster: "other".into(), ..envelope });
-    service.hello(Remote::default(), HelloRequest { envelope, ..elsewhere }).await.unwrap();
+    service.hello(Remote::default(), HelloRequest { envelope, ..elsewhere }).await.unwrap_err();
     assert_eq!(addresses.unknown(), ["127.0.0.1:9"]);
     service
         .hello(Remote::default(), HelloRequest { envelope: of_generation(0), ..hello })
