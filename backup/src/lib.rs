@@ -15,6 +15,7 @@ mod prune;
 mod read;
 mod record;
 mod save;
+mod sources;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -24,5 +25,6 @@ pub use manifest::{Head, Manifest, Object};
 pub use prune::{Keep, Pruned, prune};
 pub use read::{Backup, Items};
 pub use record::Item;
-pub use save::{Held, Saver, Sources};
+pub use save::Saver;
+pub use sources::{Held, Sources};
 pub use target::{Found, Target};

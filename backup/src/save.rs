@@ -8,17 +8,14 @@
 //! the end every object is there with its length, and then the manifest is written, if it can be read.
 
 use crate::error::{Error, Result, shown};
-use crate::manifest::{
-    FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX, VALUES_BYTES_MAX,
-};
-use crate::prune::{UNDER_WAY, is_younger};
-use crate::read::{Records, decode_piece, decompress};
+use crate::manifest::{Head, Manifest, Object, VALUES_BYTES_MAX};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
-use crate::target::{Found, Target, first_records, folder_of, head_path, manifest_path, path_of};
+use crate::sources::{Sources, is_there};
+use crate::target::{Target, first_records, head_path, manifest_path, path_of};
 use bytes::Bytes;
 use prost::Message;
 use real_tokio::task::{JoinSet, spawn_blocking};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How large objects are.
@@ -44,184 +41,6 @@ const WRITES: usize = 4;
 const LEVEL: i32 = 1;
 /// An object is kept compressed if that saves this part of it.
 const WORTH_PART: usize = 10;
-
-/// Values that the saver has, and the cluster need not send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Written by an entry of this term and index, or by an earlier one.
-    pub through: (u64, u64),
-    /// Of keys up to this one; `None`: of all keys.
-    pub through_key: Option<Bytes>,
-}
-
-/// A backup that another one builds on.
-struct Source {
-    name: String,
-    held: Held,
-    records: Records,
-    /// The next record.
-    next: Option<Record>,
-    objects: HashMap<u32, Object>,
-}
-
-impl Source {
-    /// The folders of the objects that it has, and its own.
-    fn folders(&self) -> BTreeSet<String> {
-        let of_values = self.objects.values().map(|object| folder_of(&object.path));
-        of_values.chain([self.name.as_str()]).map(str::to_owned).collect()
-    }
-
-    /// The record of a key. Keys are asked for in order.
-    async fn find(&mut self, key: &Bytes) -> Result<Option<&Record>> {
-        while self.next.as_ref().is_none_or(|record| record.key < key) {
-            match self.records.next().await? {
-                Some(record) => self.next = Some(record),
-                None => return Ok(None),
-            }
-        }
-        Ok(self.next.as_ref().filter(|record| record.key == key))
-    }
-}
-
-/// What a new backup builds on.
-#[derive(Default)]
-pub struct Sources {
-    all: Vec<Source>,
-    base: Option<String>,
-    left_out: Option<(String, usize)>,
-    resumes: Vec<String>,
-}
-
-impl Sources {
-    /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off.
-    /// A base that needs the objects of 24 folders is left out: so a chain of backups renews itself
-    /// before it is slow to read.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Store`].
-    pub async fn find(
-        target: &Target,
-        cluster: &str,
-        generation: u32,
-        base: Option<&str>,
-        resume: bool,
-    ) -> Result<Sources> {
-        let found = target.find().await?;
-        let mut sources = Sources::default();
-        let mut folders = BTreeSet::new();
-        if let Some(name) = base {
-            let manifest = Manifest::load(target, name).await?;
-            let needs = manifest.sources();
-            if needs < FOLDERS_MAX {
-                let source = finished(target, name, manifest, &found)?;
-                folders = source.folders();
-                sources.base = Some(name.to_owned());
-                sources.all.push(source);
-            } else {
-                sources.left_out = Some((name.to_owned(), needs));
-            }
-        }
-        // A prune removes what is older, and does not see who begins to build on it.
-        let now = SystemTime::now();
-        let unfinished = found.iter().filter(|(_, found)| {
-            let rest = found.finished || found.removed;
-            resume && !rest && is_younger(found.latest, UNDER_WAY / 2, now)
-        });
-        let mut unfinished: Vec<_> = unfinished.map(|(name, f)| (f.latest, name)).collect();
-        unfinished.sort_unstable();
-        while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
-        {
-            let Ok(Some(head)) = Head::load(target, name).await else { continue };
-            if (head.cluster.as_str(), head.generation) != (cluster, generation) {
-                continue;
-            }
-            let Some(source) = broken_off(target, name, &head, &found).await? else { continue };
-            // A save that breaks off often takes over the folders of all its attempts.
-            let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
-            if more.len() < FOLDERS_MAX + RESUMED_MAX {
-                folders = more;
-                sources.resumes.push(name.clone());
-                sources.all.push(source);
-            }
-        }
-        Ok(sources)
-    }
-
-    /// What the cluster need not send.
-    pub fn held(&self) -> Vec<Held> {
-        self.all.iter().map(|source| source.held.clone()).collect()
-    }
-
-    /// The base that was asked for, if it is left out, and how many folders it needs.
-    pub fn left_out(&self) -> Option<(&str, usize)> {
-        self.left_out.as_ref().map(|(name, needs)| (name.as_str(), *needs))
-    }
-
-    /// The backups that were broken off, and that this one goes on with.
-    pub fn resumes(&self) -> &[String] {
-        &self.resumes
-    }
-}
-
-/// Whether the object is there as it was written.
-fn is_there(object: &Object, found: &BTreeMap<String, Found>) -> bool {
-    let found = found.get(folder_of(&object.path));
-    found.and_then(|found| found.objects.get(&object.path)) == Some(&object.bytes)
-}
-
-fn finished(
-    target: &Target,
-    name: &str,
-    manifest: Manifest,
-    found: &BTreeMap<String, Found>,
-) -> Result<Source> {
-    if let Some(gone) = manifest.objects().find(|object| !is_there(object, found)) {
-        let what = format!("object `{}` is not there, or has another length", gone.path);
-        return Err(Error::Damaged { name: name.into(), what });
-    }
-    let through = (manifest.head.term, manifest.head.index);
-    Ok(Source {
-        name: name.to_owned(),
-        held: Held { through, through_key: None },
-        records: Records::new(target, name, &manifest.records),
-        next: None,
-        objects: manifest.values.into_iter().map(|object| (object.number, object)).collect(),
-    })
-}
-
-/// `None` if nothing of it can be used.
-async fn broken_off(
-    target: &Target,
-    name: &str,
-    head: &Head,
-    found: &BTreeMap<String, Found>,
-) -> Result<Option<Source>> {
-    let (mut records, mut objects, mut last) = (Vec::new(), HashMap::new(), None);
-    loop {
-        let path = path_of(name, "records", records.len());
-        let Ok(Some(stored)) = target.get(&path, RECORDS_BYTES_MAX).await else { break };
-        let (bytes, crc32) = (stored.len() as u64, crc32fast::hash(&stored));
-        let raw = spawn_blocking(move || decompress(&stored, RECORDS_BYTES_MAX)).await;
-        let Ok(Ok(raw)) = raw else { break };
-        let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
-        let named: Vec<Object> = named.iter().map(Object::from).collect();
-        if !named.iter().all(|object| object.is_values() && is_there(object, found)) {
-            break;
-        }
-        objects.extend(named.into_iter().map(|object| (object.number, object)));
-        last = piece.last().map(|record| record.key.clone()).or(last);
-        let raw_bytes = raw.len() as u64;
-        records.push(Object { number: 0, path, bytes, raw_bytes, zstd: true, crc32 });
-    }
-    let through = (head.term, head.index);
-    Ok(last.map(|last| Source {
-        name: name.to_owned(),
-        held: Held { through, through_key: Some(last) },
-        records: Records::new(target, name, &records),
-        next: None,
-        objects,
-    }))
-}
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
