@@ -60,6 +60,9 @@ pub enum Error {
         /// The backup.
         name: String,
     },
+    /// It is not clear which backup is the latest, or there is none.
+    #[error("{0}")]
+    NoLatest(String),
     /// Something is not as it was written.
     #[error(
         "backup `{name}` is damaged: {what}; use another one, and `cairn backup prune --remove {name}` removes it"

@@ -10,6 +10,7 @@
 //! - what comes from the target is hostile: names, lengths and numbers are checked before they are used.
 
 mod error;
+mod latest;
 mod manifest;
 mod prune;
 mod read;
@@ -21,6 +22,7 @@ mod target;
 mod tests;
 
 pub use error::{Error, Result};
+pub use latest::{OfCluster, latest};
 pub use manifest::{Head, Manifest, Object};
 pub use prune::{Keep, Pruned, prune};
 pub use read::{Backup, Items};

@@ -9,7 +9,7 @@ use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use super::server_options::ServerOptions;
 use super::zeroing;
-use cairn_backup::{Backup, Keep, Manifest, Target, prune};
+use cairn_backup::{Backup, Keep, Manifest, OfCluster, Target, prune};
 use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
@@ -17,7 +17,6 @@ use cairn_node::config::{Source, format_size};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// The end of the year 9999.
@@ -129,65 +128,17 @@ fn own_bytes(manifest: &Manifest) -> u64 {
     manifest.objects().filter(|object| own(&object.path)).map(|object| object.bytes).sum()
 }
 
-/// How much earlier a backup of a higher index may have begun: two of the same time.
-const SAME_TIME: u64 = 60;
-
-/// By how many entries the member that is asked may be behind the one that sent a backup.
-const LAG: u64 = 1 << 20;
-
 /// The latest backup; with a status, of that cluster, and none behind what it has.
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
-    let mut found = Vec::new();
-    for (_, manifest) in Manifest::list(target).await? {
-        match manifest {
-            Ok(manifest) => found.push(manifest),
-            Err(_) if of.is_some() => {}
-            // It may be the latest.
-            Err(error) => return Err(error.into()),
-        }
+    let of = of.map(|of| OfCluster {
+        cluster: &of.cluster,
+        generation: of.generation,
+        applied_index: of.applied_index,
+    });
+    match cairn_backup::latest(target, of, SystemTime::now()).await {
+        Err(error @ cairn_backup::Error::NoLatest(_)) => Err(UsageError(error.to_string()).into()),
+        latest => Ok(latest?),
     }
-    if let Some(of) = of {
-        // What is far behind that is of another cluster of this name, which was made anew since.
-        let applied = of.applied_index.saturating_add(LAG);
-        found.retain(|Manifest { head, .. }| {
-            (&head.cluster, head.generation) == (&of.cluster, of.generation)
-                && head.index <= applied
-        });
-    }
-    let clusters: BTreeSet<_> =
-        found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();
-    if clusters.len() > 1 {
-        let why = format!("{} has backups of several clusters: name one", target.text());
-        return Err(UsageError(why).into());
-    }
-    let age = |found: &Manifest| (found.head.term, found.head.index, found.head.began);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(u64::MAX, |now| now.as_secs());
-    // A clock was ahead where it began later than now.
-    let by_time = found.iter().filter(|found| found.head.began <= now);
-    let by_time = by_time.max_by_key(|found| (found.head.began, age(found)));
-    let by_index = found.iter().max_by_key(|found| age(found));
-    // A cluster was made anew under the same name, or a clock was wrong. A save need not know: where what
-    // it builds on is of another history, it says so.
-    if let (None, Some(by_time), Some(by_index)) = (of, by_time, by_index)
-        && by_index.head.began.saturating_add(SAME_TIME) < by_time.head.began
-    {
-        let why = format!(
-            "it is not clear which backup at {} is the latest: {} began last, and {} has the highest index: name one",
-            target.text(),
-            by_time.name,
-            by_index.name
-        );
-        return Err(UsageError(why).into());
-    }
-    let latest = by_index.map(|found| found.name.clone());
-    let nothing = || {
-        UsageError(format!(
-            "there is no backup of this cluster at {}; `cairn backup save` makes one",
-            target.text()
-        ))
-    };
-    latest.ok_or_else(|| nothing().into())
 }
 
 async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {

@@ -1,0 +1,173 @@
+//! Which backup at a target is the latest.
+//!
+//! What holds here: the latest has the highest term and index. Clocks count only where an index may be of
+//! a cluster that was made anew under the same name, and then when backups began: one that took long may
+//! end behind later ones.
+
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+use crate::target::Target;
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How much earlier a backup of a higher index may have begun: two of the same time.
+const SAME_TIME: u64 = 60;
+/// By how many entries the member that is asked may be behind the one that sent a backup.
+const LAG: u64 = 1 << 20;
+
+/// The cluster of which the latest backup is built upon.
+#[derive(Clone, Copy, Debug)]
+pub struct OfCluster<'a> {
+    /// Its name.
+    pub cluster: &'a str,
+    /// Its generation.
+    pub generation: u32,
+    /// The last entry that the member has applied that is asked for the state.
+    pub applied_index: u64,
+}
+
+/// The name of the latest backup; with a cluster, of that one, and none behind what it has.
+///
+/// # Errors
+/// [`Error::NoLatest`]; [`Error::Store`]; without a cluster what is wrong with any manifest, since that
+/// may be the latest.
+pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime) -> Result<String> {
+    let mut found = Vec::new();
+    for (_, manifest) in Manifest::list(target).await? {
+        match manifest {
+            Ok(manifest) => found.push(manifest),
+            Err(_) if of.is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    choose(found, of, now).map_err(|why| Error::NoLatest(format!("{}: {why}", target.text())))
+}
+
+fn choose(
+    mut found: Vec<Manifest>,
+    of: Option<OfCluster<'_>>,
+    now: SystemTime,
+) -> std::result::Result<String, String> {
+    if let Some(of) = of {
+        // What is far behind that is of another cluster of this name, which was made anew since.
+        let applied = of.applied_index.saturating_add(LAG);
+        found.retain(|Manifest { head, .. }| {
+            (head.cluster.as_str(), head.generation) == (of.cluster, of.generation)
+                && head.index <= applied
+        });
+    }
+    let clusters: BTreeSet<_> =
+        found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();
+    if clusters.len() > 1 {
+        return Err("there are backups of several clusters: name one".into());
+    }
+    let age = |found: &Manifest| (found.head.term, found.head.index, found.head.began);
+    let now = now.duration_since(UNIX_EPOCH).map_or(u64::MAX, |now| now.as_secs());
+    // A clock was ahead where it began later than now.
+    let by_time = found.iter().filter(|found| found.head.began <= now);
+    let by_time = by_time.max_by_key(|found| (found.head.began, age(found)));
+    let by_index = found.iter().max_by_key(|found| age(found));
+    // A cluster was made anew under the same name, or a clock was wrong. A save need not know: where what
+    // it builds on is of another history, it says so.
+    if let (None, Some(by_time), Some(by_index)) = (of, by_time, by_index)
+        && by_index.head.began.saturating_add(SAME_TIME) < by_time.head.began
+    {
+        return Err(format!(
+            "it is not clear which backup is the latest: {} began last, and {} has the highest index: name one",
+            by_time.name, by_index.name
+        ));
+    }
+    by_index
+        .map(|found| found.name.clone())
+        .ok_or_else(|| "there is no backup of this cluster; `cairn backup save` makes one".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Head;
+    use std::time::Duration;
+
+    const NOW: u64 = 1_800_000_000;
+    const DAY: u64 = 24 * 3600;
+    const SHOP: OfCluster<'static> =
+        OfCluster { cluster: "shop", generation: 1, applied_index: 1000 };
+
+    /// A backup of this index, and when it began and ended.
+    fn saved(name: &str, index: u64, began: u64, ended: u64) -> Manifest {
+        let head = Head {
+            cluster: "shop".into(),
+            generation: 1,
+            cluster_version: 1,
+            term: 1,
+            index,
+            release: "test".into(),
+            base: None,
+            resumes: Vec::new(),
+            began,
+        };
+        Manifest { ended, ..Manifest::new(name.into(), head) }
+    }
+
+    /// As a save, and then a restore, choose.
+    fn chosen(found: &[Manifest]) -> [std::result::Result<String, String>; 2] {
+        let now = UNIX_EPOCH + Duration::from_secs(NOW);
+        [Some(SHOP), None].map(|of| choose(found.to_vec(), of, now))
+    }
+
+    /// The story: a save took longer than the next one, and every later `--since latest` was refused.
+    #[test]
+    fn a_save_that_began_earlier_and_ended_later_is_not_the_latest() {
+        let long = saved("long", 100, NOW - 3 * DAY, NOW - DAY);
+        let short = saved("short", 200, NOW - 2 * DAY, NOW - 2 * DAY + 10);
+        for found in [[long.clone(), short.clone()], [short, long]] {
+            assert_eq!(chosen(&found), [Ok("short".into()), Ok("short".into())]);
+        }
+    }
+
+    /// A member that lags answers after one that does not.
+    #[test]
+    fn two_that_began_in_one_minute_are_told_apart_by_their_indexes() {
+        let found = [saved("high", 200, NOW - 90, NOW - 80), saved("low", 100, NOW - 30, NOW - 20)];
+        assert_eq!(chosen(&found), [Ok("high".into()), Ok("high".into())]);
+        let found = [saved("high", 200, NOW - 91, NOW - 80), saved("low", 100, NOW - 30, NOW - 20)];
+        let [save, restore] = chosen(&found);
+        assert_eq!(save, Ok("high".into()));
+        let refused = restore.unwrap_err();
+        assert!(refused.contains("low began last, and high has the highest index"), "{refused}");
+    }
+
+    /// The story: a clock was a day ahead once, and every later backup was refused until that day had come.
+    #[test]
+    fn a_backup_of_a_clock_that_was_a_day_ahead_says_nothing_of_later_ones() {
+        let ahead = saved("ahead", 100, NOW + DAY, NOW + DAY + 10);
+        let later = saved("later", 200, NOW - 3600, NOW - 3590);
+        assert_eq!(chosen(&[ahead.clone(), later]), [Ok("later".into()), Ok("later".into())]);
+        // It counts by its index as all do.
+        let earlier = saved("earlier", 50, NOW - 3600, NOW - 3590);
+        assert_eq!(chosen(&[ahead, earlier]), [Ok("ahead".into()), Ok("ahead".into())]);
+    }
+
+    /// A cluster that was made anew has small indexes. What its members have not reached is not its own.
+    #[test]
+    fn a_save_builds_on_nothing_that_its_cluster_has_not_reached() {
+        let old = saved("old", 1000 + LAG + 1, NOW - 3 * DAY, NOW - 3 * DAY);
+        let new = saved("new", 900, NOW - DAY, NOW - DAY);
+        let [save, restore] = chosen(&[old.clone(), new]);
+        assert_eq!(save, Ok("new".into()));
+        assert!(restore.is_err());
+        let [save, _] = chosen(&[old]);
+        assert!(save.unwrap_err().contains("there is no backup of this cluster"));
+        let reached = saved("reached", 1000 + LAG, NOW - DAY, NOW - DAY);
+        assert_eq!(chosen(&[reached])[0], Ok("reached".into()));
+    }
+
+    #[test]
+    fn of_two_clusters_one_must_be_named() {
+        let mut other = saved("other", 300, NOW - DAY, NOW - DAY);
+        other.head.generation = 2;
+        let [save, restore] = chosen(&[saved("own", 200, NOW - DAY, NOW - DAY), other]);
+        assert_eq!(save, Ok("own".into()));
+        assert!(restore.unwrap_err().contains("several clusters"));
+    }
+}
