@@ -39,7 +39,8 @@ pub enum Error {
     /// A manifest or a head would be longer than the longest that is read.
     #[error(
         "a backup needs {bytes} bytes to say what it is and where its objects are, and at most {most} are read: \
-         a state as large as this cannot be saved as one backup"
+         save without --since, which needs fewer objects. A state that is too large even so is copied with the \
+         directory of a stopped member"
     )]
     TooMuch {
         /// The bytes that it would have.

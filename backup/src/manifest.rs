@@ -16,7 +16,7 @@ const OBJECTS_MAX: usize = 1 << 22;
 /// target can make a reader hold. No value has more than 16 MiB, and a larger object of values is never
 /// written.
 const HEAD_BYTES_MAX: u64 = 1 << 20;
-const MANIFEST_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 128 << 20;
 pub(crate) const RECORDS_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const VALUES_BYTES_MAX: u64 = 16 << 20;
 /// A backup builds on no backup that needs the objects of so many folders. It is read in key order from
@@ -24,6 +24,9 @@ pub(crate) const VALUES_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const FOLDERS_MAX: usize = 24;
 /// Backups that were broken off, and that are built upon at once.
 pub(crate) const RESUMED_MAX: usize = 8;
+/// What a manifest has around an object's own JSON: eight lines are indented by four, and a comma and a
+/// line's end follow.
+const LISTED_BYTES: usize = 8 * 4 + 2;
 
 /// What a backup is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +137,12 @@ impl Object {
     /// Whether a backup may have an object of values like this.
     pub(crate) fn is_values(&self) -> bool {
         self.fits("values", VALUES_BYTES_MAX)
+    }
+
+    /// The bytes that it takes in a manifest.
+    pub(crate) fn listed_bytes(&self) -> u64 {
+        let json = serde_json::to_vec_pretty(self).map_or(0, |json| json.len());
+        (json + LISTED_BYTES) as u64
     }
 
     fn fits(&self, kind: &str, most: u64) -> bool {
@@ -331,6 +340,39 @@ mod tests {
         assert!(sealed(&"four", bytes).is_ok());
         let refused = sealed(&"four", bytes - 1).unwrap_err();
         assert!(matches!(refused, Error::TooMuch { .. }), "{refused}");
+    }
+
+    /// What a save counts before there is a manifest.
+    #[test]
+    fn the_bytes_of_objects_are_those_that_the_manifest_has() {
+        let mut manifest = manifest();
+        let before = manifest.encode().unwrap().len() as u64;
+        let mut listed = 0;
+        for number in 1..1000 {
+            let more =
+                Object { number, bytes: u64::from(number) << 20, ..manifest.values[0].clone() };
+            listed += more.listed_bytes();
+            manifest.values.push(more);
+        }
+        // The first line has the length, which has more digits now.
+        let grown = manifest.encode().unwrap().len() as u64 - before;
+        assert!((listed..listed + 10).contains(&grown), "{grown} instead of {listed}");
+    }
+
+    /// A hostile one would make a prune look at any number of names.
+    #[test]
+    fn a_head_that_goes_on_with_more_than_a_save_does_is_none() {
+        let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let target = Target::make(folder.path().to_str().unwrap()).unwrap();
+            for (name, resumes) in [("most", RESUMED_MAX), ("more", RESUMED_MAX + 1)] {
+                let head = Head { resumes: vec!["b".into(); resumes], ..manifest().head };
+                head.store(&target, name).await.unwrap();
+            }
+            assert!(Head::load(&target, "most").await.unwrap().is_some());
+            assert_eq!(Head::load(&target, "more").await.unwrap(), None);
+        });
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! the end every object is there with its length, and then the manifest is written, if it can be read.
 
 use crate::error::{Error, Result, shown};
-use crate::manifest::{Head, Manifest, Object, VALUES_BYTES_MAX};
+use crate::manifest::{Head, MANIFEST_BYTES_MAX, Manifest, Object, VALUES_BYTES_MAX};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
 use crate::sources::{Sources, is_there};
 use crate::target::{Target, first_records, head_path, manifest_path, path_of};
@@ -27,10 +27,17 @@ pub(crate) struct Sizes {
     pub(crate) records: usize,
     /// New values after which the records are written, however few: what a break costs.
     pub(crate) unrecorded: u64,
+    /// The most bytes of the manifest.
+    pub(crate) manifest: u64,
 }
 
 impl Sizes {
-    const USUAL: Sizes = Sizes { values: 16 << 20, records: 4 << 20, unrecorded: 256 << 20 };
+    pub(crate) const USUAL: Sizes = Sizes {
+        values: 16 << 20,
+        records: 4 << 20,
+        unrecorded: 256 << 20,
+        manifest: MANIFEST_BYTES_MAX,
+    };
 }
 
 /// About the bytes of a record beside its key.
@@ -64,6 +71,8 @@ pub struct Saver {
     unrecorded: u64,
     /// New objects with values so far, in this backup's own folder.
     own: usize,
+    /// Bytes of the objects in the manifest.
+    listed: u64,
     writes: JoinSet<Result<Object>>,
     sizes: Sizes,
 }
@@ -119,6 +128,7 @@ impl Saver {
             values: Vec::new(),
             unrecorded: 0,
             own: 0,
+            listed: 0,
             writes: JoinSet::new(),
             sizes,
         })
@@ -128,8 +138,8 @@ impl Saver {
     ///
     /// # Errors
     /// [`Error::Sent`], if keys are out of order or a value does not have its hash;
-    /// [`Error::History`], if a value was left out that no source has; [`Error::Store`];
-    /// [`Error::Damaged`], of a source.
+    /// [`Error::History`], if a value was left out that no source has; [`Error::TooMuch`], as soon as
+    /// the manifest is too long; [`Error::Store`]; [`Error::Damaged`], of a source.
     pub async fn add(&mut self, item: Item) -> Result<()> {
         let record = match &item.value {
             _ if item.length == 0 => Record::of(&item, 0, 0),
@@ -185,7 +195,7 @@ impl Saver {
         let is_new = !self.numbers.contains_key(&object.path);
         let number = self.number(object.path.clone());
         if is_new {
-            self.name(Object { number, ..object });
+            self.name(Object { number, ..object })?;
         }
         Ok(Record::of(item, number, offset))
     }
@@ -195,9 +205,21 @@ impl Saver {
         *self.numbers.entry(path).or_insert(next)
     }
 
-    fn name(&mut self, object: Object) {
+    fn name(&mut self, object: Object) -> Result<()> {
         self.named.push(Named::from(&object));
+        self.list(&object)?;
         self.manifest.values.push(object);
+        Ok(())
+    }
+
+    /// Counts an object that the manifest gets. Hours may pass until that is written: one that nobody
+    /// could read is refused at the object that is too much.
+    fn list(&mut self, object: &Object) -> Result<()> {
+        self.listed += object.listed_bytes();
+        match (self.listed, self.sizes.manifest) {
+            (bytes, most) if bytes > most => Err(Error::TooMuch { bytes, most }),
+            _ => Ok(()),
+        }
     }
 
     /// Begins to write the values that wait.
@@ -220,7 +242,7 @@ impl Saver {
     async fn wait_for_one(&mut self) -> Result<()> {
         if let Some(written) = self.writes.join_next().await {
             let written = written.map_err(|error| Error::Task(error.to_string()))??;
-            self.name(written);
+            self.name(written)?;
         }
         Ok(())
     }
@@ -237,7 +259,9 @@ impl Saver {
         let raw = Piece { named, records }.encode_to_vec();
         let number = self.manifest.records.len();
         let path = path_of(&self.manifest.name, "records", number);
-        self.manifest.records.push(write(&self.target, path, number as u32, raw, true).await?);
+        let written = write(&self.target, path, number as u32, raw, true).await?;
+        self.list(&written)?;
+        self.manifest.records.push(written);
         Ok(())
     }
 

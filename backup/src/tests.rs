@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_128;
 
-const SMALL: Sizes = Sizes { values: 1000, records: 500, unrecorded: 5000 };
+const SMALL: Sizes = Sizes { values: 1000, records: 500, unrecorded: 5000, ..Sizes::USUAL };
 const KEEP_ALL: Keep = Keep { last: usize::MAX, within: Duration::ZERO };
 
 /// A cluster's state, and how it changes.

@@ -4,7 +4,7 @@ use super::*;
 use crate::manifest::FOLDERS_MAX;
 
 /// Few objects of records: each is synced.
-const SIZES: Sizes = Sizes { values: 1000, records: 1 << 16, unrecorded: 1 << 20 };
+const SIZES: Sizes = Sizes { values: 1000, records: 1 << 16, unrecorded: 1 << 20, ..Sizes::USUAL };
 
 /// A cluster of so many keys with values of 100 bytes.
 fn even(keys: u64) -> Cluster {

@@ -85,7 +85,8 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         let from =
             |resume| save_from(&client, &endpoint, &status, &target, base.as_deref(), resume);
         let saved = match from(true).await {
-            // What was broken off is of no use: it is damaged, removed meanwhile, or of another history.
+            // What was broken off is of no use: it is damaged, removed meanwhile, of another history, or in
+            // too many objects.
             Err((error, Upon { resumes: Some(_), .. })) if is_of_source(&error) => {
                 from(false).await
             }
@@ -156,10 +157,10 @@ type Saved = Result<(Manifest, Upon), (anyhow::Error, Upon)>;
 
 /// Whether the error is about what a backup builds on.
 fn is_of_source(error: &anyhow::Error) -> bool {
-    use cairn_backup::Error::{Damaged, History, Missing, Removed};
+    use cairn_backup::Error::{Damaged, History, Missing, Removed, TooMuch};
     matches!(
         error.downcast_ref(),
-        Some(Damaged { .. } | History { .. } | Missing { .. } | Removed(_))
+        Some(Damaged { .. } | History { .. } | Missing { .. } | Removed(_) | TooMuch { .. })
     )
 }
 
