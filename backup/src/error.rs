@@ -16,13 +16,12 @@ pub enum Error {
         reason: String,
     },
     /// The target does not do what is asked.
-    #[error("{target}: {source}")]
+    #[error("{target}: {said}")]
     Store {
         /// The target.
         target: String,
-        /// What it says.
-        #[source]
-        source: object_store::Error,
+        /// What it says, and what helps.
+        said: String,
     },
     /// An object is longer than one of its kind can be.
     #[error(

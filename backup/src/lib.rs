@@ -9,6 +9,7 @@
 //!   one which it still needs, and those stay for as long as a manifest names them;
 //! - what comes from the target is hostile: names, lengths and numbers are checked before they are used.
 
+mod bucket;
 mod error;
 mod latest;
 mod manifest;

@@ -35,7 +35,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// The folders of the objects that it has, and its own.
-    fn folders(&self) -> BTreeSet<String> {
+    pub(crate) fn folders(&self) -> BTreeSet<String> {
         let of_values = self.objects.values().map(|object| folder_of(&object.path));
         of_values.chain([self.name.as_str()]).map(str::to_owned).collect()
     }

@@ -1,13 +1,14 @@
 //! Where backups are: a folder, or a bucket with a prefix.
 //!
 //! What holds here: what is listed and removed has a name that a backup gives its objects, or is an
-//! unfinished file of such a name. A folder that is empty then goes too.
+//! unfinished file of such a name. A folder that is empty then goes too; a bucket has neither.
 
+use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_half, variables};
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use real_tokio::task::spawn_blocking;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -76,7 +77,15 @@ pub(crate) fn is_path(path: &str, kind: &str) -> bool {
 pub struct Target {
     text: Arc<str>,
     store: Arc<dyn ObjectStore>,
-    folder: PathBuf,
+    /// Makes each request once.
+    once: Arc<dyn ObjectStore>,
+    place: Place,
+}
+
+#[derive(Clone)]
+enum Place {
+    Folder(PathBuf),
+    Bucket(Arc<Bucket>),
 }
 
 /// What is below one name.
@@ -113,15 +122,19 @@ impl Found {
 }
 
 impl Target {
-    /// A folder that is there.
+    /// A folder that is there, or a bucket. That one is not asked yet.
     ///
     /// # Errors
     /// [`Error::Target`].
     pub fn open(text: &str) -> Result<Target> {
-        let refused = |reason: String| Error::Target { text: text.to_owned(), reason };
-        if let Some((scheme, _)) = text.split_once("://") {
-            return Err(refused(format!("`{scheme}` is not served; expected a folder")));
+        match text.contains("://") {
+            true => Target::bucket(text, variables(), None),
+            false => Target::folder(text),
         }
+    }
+
+    fn folder(text: &str) -> Result<Target> {
+        let refused = |reason: String| Error::Target { text: text.to_owned(), reason };
         if !std::path::Path::new(text).is_dir() {
             return Err(refused("expected a folder".into()));
         }
@@ -129,10 +142,23 @@ impl Target {
             .map_err(|error| refused(error.to_string()))?
             .with_fsync(true)
             .with_automatic_cleanup(true);
-        Ok(Target { text: text.into(), store: Arc::new(store), folder: text.into() })
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let place = Place::Folder(text.into());
+        Ok(Target { text: text.into(), store: store.clone(), once: store, place })
     }
 
-    /// The same; it is made if it is not there.
+    pub(crate) fn bucket(
+        text: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+        limits: Option<Limits>,
+    ) -> Result<Target> {
+        let refused = |reason: String| Error::Target { text: text.to_owned(), reason };
+        let bucket = Bucket::open(text, variables, limits).map_err(refused)?;
+        let (store, once) = (bucket.store.clone(), bucket.once.clone());
+        Ok(Target { text: text.into(), store, once, place: Place::Bucket(Arc::new(bucket)) })
+    }
+
+    /// The same; a folder is made if it is not there.
     ///
     /// # Errors
     /// [`Error::Target`].
@@ -146,66 +172,121 @@ impl Target {
         Target::open(text)
     }
 
-    fn failed(&self, source: object_store::Error) -> Error {
-        Error::Store { target: self.text.to_string(), source }
+    fn failed(&self, error: object_store::Error) -> Error {
+        let said = self.in_bucket().map(|bucket| bucket.explain(&error));
+        let said = said.unwrap_or_else(|| error.to_string());
+        Error::Store { target: self.text.to_string(), said }
+    }
+
+    fn in_bucket(&self) -> Option<&Bucket> {
+        match &self.place {
+            Place::Bucket(bucket) => Some(bucket),
+            Place::Folder(_) => None,
+        }
+    }
+
+    /// Ends a call to a bucket that does not end by itself.
+    async fn bounded<T>(
+        &self,
+        calls: u32,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> object_store::Result<T> {
+        match self.in_bucket() {
+            Some(bucket) => bucket.bounded(calls, call).await,
+            None => call.await,
+        }
+    }
+
+    fn is_missing(&self, error: &object_store::Error) -> bool {
+        match self.in_bucket() {
+            Some(bucket) => bucket.is_missing(error),
+            None => matches!(error, object_store::Error::NotFound { .. }),
+        }
     }
 
     /// Stores an object under a new path.
+    ///
+    /// A line that breaks leaves it open whether a bucket has stored it. What is there at the next try
+    /// with the same bytes is this one.
     pub(crate) async fn create(&self, path: &str, bytes: Bytes) -> Result<()> {
-        let options = PutOptions::from(PutMode::Create);
-        let put = self.store.put_opts(&Path::from(path), bytes.into(), options).await;
-        put.map(drop).map_err(|error| self.failed(error))
+        self.put(path, bytes).await?.then_some(()).ok_or_else(|| {
+            let (path, source) = (path.to_owned(), "it is there".into());
+            self.failed(object_store::Error::AlreadyExists { path, source })
+        })
     }
 
     /// The same, if it is not there yet.
     pub(crate) async fn create_once(&self, path: &str, bytes: Bytes) -> Result<()> {
-        match self.create(path, bytes).await {
-            Err(Error::Store { source: object_store::Error::AlreadyExists { .. }, .. }) => Ok(()),
-            created => created,
+        self.put(path, bytes).await.map(drop)
+    }
+
+    /// Whether it was not there.
+    async fn put(&self, path: &str, bytes: Bytes) -> Result<bool> {
+        let mut tries = Tries::of(self.in_bucket());
+        loop {
+            let (at, options) = (Path::from(path), PutOptions::from(PutMode::Create));
+            let put = self.once.put_opts(&at, bytes.clone().into(), options);
+            let Err(error) = self.bounded(1, put).await else { return Ok(true) };
+            let exists = matches!(error, object_store::Error::AlreadyExists { .. });
+            if exists && !tries.unclear {
+                return Ok(false);
+            }
+            if exists && let Some(there) = self.get(path, bytes.len() as u64).await? {
+                return Ok(there == bytes);
+            }
+            if !tries.again(&error).await {
+                return Err(self.failed(error));
+            }
         }
     }
 
     /// Whether there is such an object.
     pub(crate) async fn has(&self, path: &str) -> Result<bool> {
-        match self.store.head(&Path::from(path)).await {
+        match self.bounded(1, self.store.head(&Path::from(path))).await {
             Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) if self.is_missing(&error) => Ok(false),
             Err(error) => Err(self.failed(error)),
         }
     }
 
     /// An object's bytes, at most so many; `None` if it is not there.
     pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
-        let got = match self.store.get(&Path::from(path)).await {
-            Ok(got) if got.meta.size > most => {
-                return Err(Error::TooLong {
-                    path: format!("{}/{path}", self.text),
-                    bytes: got.meta.size,
-                    most,
-                });
+        let at = Path::from(path);
+        let get = async {
+            let got = self.store.get(&at).await?;
+            match got.meta.size {
+                bytes if bytes > most => Ok(Err(bytes)),
+                _ => got.bytes().await.map(Ok),
             }
-            Ok(got) => got.bytes().await,
-            Err(error) => Err(error),
         };
-        match got {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
+        match self.bounded(1, get).await {
+            Ok(Ok(bytes)) => Ok(Some(bytes)),
+            Ok(Err(bytes)) => {
+                Err(Error::TooLong { path: format!("{}/{path}", self.text), bytes, most })
+            }
+            Err(error) if self.is_missing(&error) => Ok(None),
             Err(error) => Err(self.failed(error)),
         }
     }
 
     /// Removes an object. One that is not there is removed.
     pub(crate) async fn remove(&self, path: &str) -> Result<()> {
-        match self.store.delete(&Path::from(path)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.failed(error)),
+        let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
+        loop {
+            match self.bounded(1, self.once.delete(&at)).await {
+                Ok(()) => return Ok(()),
+                Err(error) if self.is_missing(&error) => return Ok(()),
+                Err(error) if tries.again(&error).await => {}
+                Err(error) => return Err(self.failed(error)),
+            }
         }
     }
 
     /// Removes the files of this name that a killed save left unfinished: `PATH#NUMBER`. The store
     /// neither lists nor removes them.
     pub(crate) async fn remove_unfinished(&self, name: &str) -> Result<()> {
-        let (folder, name) = (self.folder.join(name), name.to_owned());
+        let Place::Folder(folder) = &self.place else { return Ok(()) };
+        let (folder, name) = (folder.join(name), name.to_owned());
         let removed = spawn_blocking(move || remove_unfinished(&folder, &name)).await;
         let removed = removed.map_err(|error| Error::Task(error.to_string()))?;
         removed.map_err(|error| {
@@ -219,17 +300,27 @@ impl Target {
     /// [`Error::Store`].
     pub async fn find(&self) -> Result<BTreeMap<String, Found>> {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        let folders = self.store.list_with_delimiter(None).await.map_err(|e| self.failed(e))?;
-        for folder in folders.common_prefixes {
+        for folder in self.list(None).await?.common_prefixes {
             let name = folder.as_ref().to_owned();
             if is_name(&name) {
-                let objects = self.store.list_with_delimiter(Some(&folder)).await;
-                let objects = objects.map_err(|error| self.failed(error))?.objects;
+                let objects = self.list(Some(&folder)).await?.objects;
                 let of_name = Found::of(&name, &objects);
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
         }
         Ok(found)
+    }
+
+    async fn list(&self, folder: Option<&Path>) -> Result<ListResult> {
+        let mut tries = Tries::of(self.in_bucket());
+        loop {
+            let list = self.store.list_with_delimiter(folder);
+            match self.bounded(LIST_CALLS, list).await {
+                Ok(list) => return Ok(list),
+                Err(error) if is_half(&error) && tries.again(&error).await => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
     }
 
     /// As it was given.

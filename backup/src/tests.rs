@@ -1,10 +1,14 @@
-//! Backups of states that a model makes, in a folder: chains of them and breaks here, then how they are
-//! read, damage and pruning.
+//! Backups of states that a model makes, in a folder and in a bucket: chains of them and breaks here, then
+//! how they are read, damage, pruning, and what only buckets have.
 
+mod buckets;
 mod chains;
 mod damage;
 mod pruning;
+mod races;
+mod server;
 
+use self::server::Server;
 use crate::save::Sizes;
 use crate::target::folder_of;
 use crate::{Backup, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
@@ -12,8 +16,8 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use real_tokio::task::yield_now;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_128;
@@ -136,30 +140,80 @@ async fn check(keys: &Keys, target: &Target, name: &str) {
     assert!(found == *keys, "{name}");
 }
 
-fn folder() -> (TempDir, Target) {
-    let folder = tempfile::tempdir().unwrap();
-    let target = Target::make(folder.path().to_str().unwrap()).unwrap();
-    (folder, target)
+/// Where the backups of a test are, as files: a folder, or a bucket's prefix on the disk of a server.
+struct Place {
+    files: PathBuf,
+    server: Option<Server>,
+    _root: TempDir,
+}
+
+impl Place {
+    fn folder() -> (Place, Target) {
+        let root = tempfile::tempdir().unwrap();
+        let target = Target::make(root.path().to_str().unwrap()).unwrap();
+        (Place { files: root.path().to_owned(), server: None, _root: root }, target)
+    }
+
+    fn bucket() -> (Place, Target) {
+        let root = tempfile::tempdir().unwrap();
+        let files = root.path().join("backups/of/shop");
+        std::fs::create_dir_all(&files).unwrap();
+        let server = Server::start(root.path());
+        let target = server.target("s3://backups/of/shop");
+        (Place { files, server: Some(server), _root: root }, target)
+    }
+
+    fn path(&self) -> &Path {
+        &self.files
+    }
+
+    /// Whether nothing of this name is left. The server keeps folders of which every object was removed.
+    fn is_empty(&self, name: &str) -> bool {
+        let path = self.path().join(name);
+        let is_empty = |path: &Path| std::fs::read_dir(path).unwrap().next().is_none();
+        match (&self.server, name) {
+            (Some(_), "") => files(self).is_empty(),
+            (None, "") => is_empty(&path),
+            (Some(_), _) => !path.exists() || is_empty(&path),
+            (None, _) => !path.exists(),
+        }
+    }
 }
 
 /// Every file at the target.
-fn files(folder: &TempDir) -> Vec<PathBuf> {
-    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+fn files(place: &Place) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path());
     let inside = |name: PathBuf| std::fs::read_dir(name).unwrap().map(|e| e.unwrap().path());
     let mut files: Vec<PathBuf> = names.flat_map(inside).collect();
     files.sort();
     files
 }
 
-fn run(test: impl Future<Output = ()>) {
-    let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// Runs a test with an empty folder, and with an empty bucket.
+fn run(test: impl AsyncFn(Place, Target)) {
+    run_and(true, test);
+}
+
+/// Runs a test with an empty folder, and maybe with an empty bucket.
+fn run_and(in_bucket: bool, test: impl AsyncFn(Place, Target)) {
+    let places = [Some(Place::folder()), in_bucket.then(Place::bucket)];
+    for (place, target) in places.into_iter().flatten() {
+        run_once(test(place, target));
+    }
+}
+
+fn run_in_folder(test: impl AsyncFn(Place, Target)) {
+    run_and(false, test);
+}
+
+fn run_once(test: impl Future<Output = ()>) {
+    let runtime = real_tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(test);
 }
 
 #[test]
 fn what_is_saved_is_read_back_however_large_it_is() {
-    run(async {
-        let (_folder, target) = folder();
+    run(async |_, target| {
         let mut cluster = Cluster::new(1);
         cluster.check(&target, &cluster.save(&target, "first", None).await.name).await;
         let large = Bytes::from(vec![7; 100_000]);
@@ -175,8 +229,7 @@ fn what_is_saved_is_read_back_however_large_it_is() {
 #[test]
 fn a_chain_of_five_backs_up_what_changed_and_what_was_deleted() {
     for seed in 0..6 {
-        run(async {
-            let (_folder, target) = folder();
+        run_and(seed == 0, async |_, target| {
             let mut cluster = Cluster::new(seed);
             let mut states = vec![cluster.keys.clone()];
             let whole = cluster.save(&target, "b0", None).await.stored_bytes();
@@ -200,8 +253,7 @@ fn a_chain_of_five_backs_up_what_changed_and_what_was_deleted() {
 #[test]
 fn a_backup_that_was_broken_off_is_none_and_the_next_one_goes_on_with_it() {
     for seed in 0..20 {
-        run(async {
-            let (_folder, target) = folder();
+        run_and(seed < 2, async |_, target| {
             let mut cluster = Cluster::new(seed);
             let base = (seed % 2 == 1).then_some("base");
             if base.is_some() {
@@ -250,8 +302,7 @@ fn a_backup_that_was_broken_off_is_none_and_the_next_one_goes_on_with_it() {
 /// The connection broke: the next save gets only what is missing.
 #[test]
 fn what_was_received_before_a_break_is_not_sent_again() {
-    run(async {
-        let (_folder, target) = folder();
+    run(async |_, target| {
         let cluster = Cluster::new(11);
         let items = cluster.items(&Sources::default());
         let begun = Saver::begin(&target, "broken", cluster.head(), Sources::default()).await;
@@ -272,7 +323,14 @@ fn what_was_received_before_a_break_is_not_sent_again() {
 
 #[test]
 fn a_target_that_is_none_is_refused_with_the_way_out() {
-    for (text, what) in [("", "expected a folder"), ("ftp://x/y", "`ftp` is not served")] {
+    for (text, what) in [
+        ("", "expected a folder"),
+        ("ftp://x/y", "`ftp` is not served; expected a folder, s3://, gs:// or az://"),
+        ("s3://", "expected s3://BUCKET"),
+        ("s3:///shop", "expected s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("gs://key@backups/shop", "expected gs://BUCKET"),
+        ("s3://backups/of//shop", "empty"),
+    ] {
         let error = Target::make(text).err().unwrap().to_string();
         assert!(error.contains(what), "{error}");
     }
@@ -281,8 +339,7 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
 /// A prune removes what was broken off a day ago, and does not see a save that begins to build on it.
 #[test]
 fn what_was_broken_off_long_ago_is_not_built_upon() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let cluster = Cluster::new(12);
         let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
         let items = cluster.items(&sources);

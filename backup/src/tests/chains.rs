@@ -66,8 +66,7 @@ async fn loads(target: &Target, name: &str) -> (usize, usize) {
 /// The story: a backup of a chain of eight loaded each object twenty times.
 #[test]
 fn a_chain_of_twenty_is_read_with_few_more_loads_than_it_has_objects() {
-    run(async {
-        let (_folder, target) = folder();
+    run_in_folder(async |_, target| {
         let mut cluster = even(4000);
         let name = chain(&mut cluster, &target, 20, 100).await;
         assert_eq!(Manifest::load(&target, &name).await.unwrap().sources(), 20);
@@ -80,8 +79,7 @@ fn a_chain_of_twenty_is_read_with_few_more_loads_than_it_has_objects() {
 
 #[test]
 fn a_chain_of_four_is_read_with_one_load_of_each_object() {
-    run(async {
-        let (_folder, target) = folder();
+    run_in_folder(async |_, target| {
         let mut cluster = even(4000);
         let name = chain(&mut cluster, &target, 4, 800).await;
         let (objects, loads) = loads(&target, &name).await;
@@ -93,8 +91,7 @@ fn a_chain_of_four_is_read_with_one_load_of_each_object() {
 /// What a nightly save since the latest one comes to.
 #[test]
 fn a_chain_that_needs_too_many_folders_begins_anew() {
-    run(async {
-        let (_folder, target) = folder();
+    run_in_folder(async |_, target| {
         let mut cluster = even(1000);
         let last = chain(&mut cluster, &target, FOLDERS_MAX, 30).await;
         assert_eq!(Manifest::load(&target, &last).await.unwrap().sources(), FOLDERS_MAX);

@@ -6,8 +6,7 @@ use crate::Pruned;
 #[test]
 fn pruning_keeps_what_is_asked_and_all_that_it_needs() {
     for seed in 0..6 {
-        run(async {
-            let (_folder, target) = folder();
+        run_and(seed == 0, async |_, target| {
             let mut cluster = Cluster::new(seed);
             let mut states = Vec::new();
             for number in 0..6 {
@@ -40,8 +39,7 @@ fn pruning_keeps_what_is_asked_and_all_that_it_needs() {
 /// What a backup under way builds on stays, also if nobody else needs it.
 #[test]
 fn pruning_beside_a_backup_under_way_takes_nothing_from_it() {
-    run(async {
-        let (_folder, target) = folder();
+    run(async |_, target| {
         let mut cluster = Cluster::new(8);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
@@ -57,44 +55,10 @@ fn pruning_beside_a_backup_under_way_takes_nothing_from_it() {
     });
 }
 
-/// A prune that ends at any moment leaves backups that verify, and the next one removes the rest.
-#[test]
-fn a_prune_that_is_broken_off_leaves_only_whole_backups() {
-    for polls in 0..30 {
-        run(async {
-            let (folder, target) = folder();
-            let mut cluster = Cluster::new(9);
-            cluster.save(&target, "b0", None).await;
-            cluster.work(30);
-            cluster.save(&target, "b1", Some("b0")).await;
-            cluster.save(&target, "b2", None).await;
-            let (keep, now) = (Keep { last: 1, within: Duration::ZERO }, SystemTime::now());
-            let mut pruning = Box::pin(prune(&target, &keep, &[], now, false));
-            for _ in 0..polls {
-                if futures::poll!(&mut pruning).is_ready() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            drop(pruning);
-            for (name, manifest) in Manifest::list(&target).await.unwrap() {
-                manifest.unwrap();
-                Backup::open(&target, &name).await.unwrap().verify(|_| ()).await.unwrap();
-            }
-            cluster.check(&target, "b2").await;
-            let later = now + Duration::from_secs(2 * 24 * 3600);
-            prune(&target, &keep, &[], later, false).await.unwrap();
-            let kept = Manifest::load(&target, "b2").await.unwrap();
-            assert_eq!(files(&folder).len(), kept.objects().count() + 2);
-        });
-    }
-}
-
 /// The story: a folder also held what others wrote, and pruning took that for the rest of a backup.
 #[test]
 fn pruning_touches_nothing_that_no_backup_wrote() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let cluster = Cluster::new(10);
         cluster.save(&target, "b0", None).await;
         cluster.save(&target, "b1", None).await;
@@ -121,8 +85,7 @@ fn pruning_touches_nothing_that_no_backup_wrote() {
 /// The story: a machine whose clock was ahead saved once, and its backup counted as the latest ever after.
 #[test]
 fn the_later_of_two_backups_is_that_of_the_later_index() {
-    run(async {
-        let (_folder, target) = folder();
+    run(async |_, target| {
         let mut cluster = Cluster::new(12);
         cluster.save(&target, "z-first", None).await;
         cluster.work(10);
@@ -134,60 +97,12 @@ fn the_later_of_two_backups_is_that_of_the_later_index() {
     });
 }
 
-/// The base goes between the look at it and the first object of the backup that builds on it.
-#[test]
-fn a_backup_whose_base_was_pruned_before_it_began_fails_at_once() {
-    run(async {
-        let (_folder, target) = folder();
-        let mut cluster = Cluster::new(13);
-        cluster.save(&target, "base", None).await;
-        cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
-        prune(&target, &KEEP_ALL, &["base".to_owned()], SystemTime::now(), false).await.unwrap();
-        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
-        assert!(matches!(begun, Err(Error::Missing { .. })));
-    });
-}
-
-/// A prune took the manifest that a backup under way builds on, and no more. The next prunes leave the
-/// objects until that has ended.
-#[test]
-fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
-    run(async {
-        let (folder, target) = folder();
-        let mut cluster = Cluster::new(14);
-        cluster.save(&target, "base", None).await;
-        cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
-        let items = cluster.items(&sources);
-        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
-        let mut saver = begun.unwrap();
-        std::fs::remove_file(folder.path().join("base/manifest")).unwrap();
-        // The base is so old that it is none under way itself.
-        let old = SystemTime::now() - Duration::from_secs(9 * 24 * 3600);
-        for file in
-            files(&folder).into_iter().filter(|file| file.starts_with(folder.path().join("base")))
-        {
-            std::fs::File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
-        }
-        let none = Keep::default();
-        assert_eq!(prune(&target, &none, &[], SystemTime::now(), false).await.unwrap().objects, 0);
-        let keys = items.len() as u64;
-        for item in items {
-            saver.add(item).await.unwrap();
-        }
-        saver.finish(keys).await.unwrap();
-        cluster.check(&target, "next").await;
-    });
-}
-
 /// The story: the head of one backup could not be read, and the objects that it needs were removed from
 /// the folder of another.
 #[test]
 fn a_backup_whose_head_is_lost_keeps_all_that_it_needs() {
     for damage in ["none", "flipped", "too long"] {
-        run(async {
-            let (folder, target) = folder();
+        run(async |folder, target| {
             let mut cluster = Cluster::new(11);
             cluster.save(&target, "b0", None).await;
             cluster.work(20);
@@ -212,7 +127,7 @@ fn a_backup_whose_head_is_lost_keeps_all_that_it_needs() {
 }
 
 /// Makes a file as old as this.
-fn age_by(folder: &TempDir, hours: u64) {
+fn age_by(folder: &Place, hours: u64) {
     let old = SystemTime::now() - Duration::from_secs(hours * 3600);
     for file in files(folder) {
         std::fs::File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
@@ -224,8 +139,7 @@ fn age_by(folder: &TempDir, hours: u64) {
 #[test]
 fn values_that_a_later_backup_needs_go_when_that_one_has_gone() {
     for (hours, broken) in [(0, false), (48, false), (48, true)] {
-        run(async {
-            let (folder, target) = folder();
+        run(async |folder, target| {
             let mut cluster = Cluster::new(21);
             let keep = Keep { last: 1, within: Duration::ZERO };
             let pruned = async |named: &[String]| {
@@ -257,7 +171,7 @@ fn values_that_a_later_backup_needs_go_when_that_one_has_gone() {
             cluster.check(&target, "b2").await;
             pruned(&["b2".to_owned()]).await;
             assert_eq!(pruned(&[]).await, Pruned::default());
-            assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+            assert!(folder.is_empty(""));
         });
     }
 }
@@ -265,8 +179,7 @@ fn values_that_a_later_backup_needs_go_when_that_one_has_gone() {
 /// Hourly backups: what is pruned is younger than a day, and none of it is under way.
 #[test]
 fn a_young_chain_is_pruned_as_an_old_one() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let mut cluster = Cluster::new(22);
         cluster.save(&target, "b0", None).await;
         let keep = Keep { last: 1, within: Duration::ZERO };
@@ -284,113 +197,10 @@ fn a_young_chain_is_pruned_as_an_old_one() {
     });
 }
 
-/// Polls until the file is gone, and no further.
-async fn poll_until_gone(pruning: impl Future, folder: &TempDir, file: &str) {
-    let mut pruning = std::pin::pin!(pruning);
-    while folder.path().join(file).exists() {
-        assert!(futures::poll!(&mut pruning).is_pending(), "{file} stays");
-        std::thread::sleep(Duration::from_millis(2));
-        // Without it the runtime lets nothing go on after some time.
-        yield_now().await;
-    }
-}
-
-/// The story: a prune had taken the manifest. A save took the rest for a backup that was broken off, and
-/// the prune then removed values that the save named.
-#[test]
-fn a_save_that_goes_on_with_what_a_prune_is_removing_fails_at_once() {
-    run(async {
-        let (folder, target) = folder();
-        let mut cluster = Cluster::new(23);
-        cluster.save(&target, "b0", None).await;
-        cluster.work(10);
-        cluster.save(&target, "b1", None).await;
-        // As it is while the manifest of b0 is gone and nothing else is.
-        let (manifest, aside) = (folder.path().join("b0/manifest"), folder.path().join("aside"));
-        std::fs::rename(&manifest, &aside).unwrap();
-        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
-        let more = Sources::find(&target, "shop", 1, None, true).await.unwrap();
-        assert_eq!(sources.resumes(), ["b0"]);
-        std::fs::rename(&aside, &manifest).unwrap();
-
-        // It begins before the prune looks for the last time: the prune sees it.
-        let keep = Keep { last: 1, within: Duration::ZERO };
-        let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
-        poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
-        let items = cluster.items(&sources);
-        let begun = Saver::begin_with(&target, "early", cluster.head(), sources, SMALL).await;
-        let pruned = pruning.await.unwrap();
-        assert_eq!((pruned.backups, pruned.objects), (vec!["b0".to_owned()], 0));
-        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
-        for item in items {
-            saver.add(item).await.unwrap();
-        }
-        saver.finish(keys).await.unwrap();
-        cluster.check(&target, "early").await;
-
-        // It begins when the prune has looked: it sees the prune.
-        let keep = Keep { last: 0, within: Duration::ZERO };
-        let (named, now) = (["early".to_owned()], SystemTime::now());
-        let pruning = Box::pin(prune(&target, &keep, &named, now, false));
-        poll_until_gone(pruning, &folder, "b0/records-000000").await;
-        assert!(folder.path().join("b0/values-000000").exists(), "records go first");
-        let begun = Saver::begin_with(&target, "late", cluster.head(), more, SMALL).await;
-        assert!(matches!(begun, Err(Error::Missing { name, .. }) if name == "b0"));
-        assert!(!folder.path().join("late").exists(), "it leaves nothing");
-    });
-}
-
-/// A save begins on one backup while another one is pruned.
-#[test]
-fn a_prune_beside_a_backup_that_began_meanwhile_says_which_or_looks_again() {
-    for base in ["b0", "b1"] {
-        run(async {
-            let (folder, target) = folder();
-            let mut cluster = Cluster::new(24);
-            cluster.save(&target, "b0", None).await;
-            cluster.work(2000);
-            cluster.save(&target, "b1", None).await;
-            let sources = Sources::find(&target, "shop", 1, Some(base), false).await.unwrap();
-            let keep = Keep { last: 1, within: Duration::ZERO };
-            let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
-            // It has seen what is there, and has not looked again.
-            let begun = match base {
-                "b1" => {
-                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
-                    Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await
-                }
-                _ => {
-                    let begun =
-                        Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await;
-                    std::fs::rename(folder.path().join("next"), folder.path().join("x~")).unwrap();
-                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
-                    std::fs::rename(folder.path().join("x~"), folder.path().join("next")).unwrap();
-                    begun
-                }
-            };
-            let pruned = pruning.await.unwrap();
-            assert_eq!(pruned.backups, ["b0"]);
-            match base {
-                "b1" => {
-                    assert!(pruned.objects > 0 && pruned.kept_for.is_empty(), "{pruned:?}");
-                    assert!(!folder.path().join("b0").exists());
-                }
-                _ => {
-                    assert_eq!((pruned.objects, pruned.kept_for), (0, vec!["next".to_owned()]));
-                    let would = prune(&target, &keep, &[], SystemTime::now(), true).await.unwrap();
-                    assert_eq!(would.kept_for, ["next"]);
-                }
-            }
-            drop(begun.unwrap());
-        });
-    }
-}
-
 /// A cluster that was scrapped and made anew has the same name and generation, and small indexes.
 #[test]
 fn the_backup_that_ended_last_stays_though_others_have_later_indexes() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let mut old = Cluster::new(25);
         old.work(100);
         for name in ["old0", "old1"] {
@@ -416,8 +226,7 @@ fn the_backup_that_ended_last_stays_though_others_have_later_indexes() {
 
 #[test]
 fn a_backup_of_which_nothing_can_be_read_is_removed_by_its_name() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let mut cluster = Cluster::new(27);
         cluster.save(&target, "b0", None).await;
         cluster.work(10);
@@ -432,15 +241,14 @@ fn a_backup_of_which_nothing_can_be_read_is_removed_by_its_name() {
         cluster.check(&target, "b1").await;
         // Its values go with the last that needs them.
         prune(&target, &keep, &["b1".to_owned()], now, false).await.unwrap();
-        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        assert!(folder.is_empty(""));
     });
 }
 
 /// An older release knows nothing of what a newer one's backup needs.
 #[test]
 fn nothing_is_removed_beside_a_manifest_that_is_newer_or_too_long() {
-    run(async {
-        let (folder, target) = folder();
+    run(async |folder, target| {
         let mut cluster = Cluster::new(28);
         cluster.save(&target, "b0", None).await;
         cluster.work(10);
@@ -465,8 +273,7 @@ fn nothing_is_removed_beside_a_manifest_that_is_newer_or_too_long() {
 /// The store writes a file beside the object and gives it its name at the end. It does not list it.
 #[test]
 fn files_that_a_killed_save_left_unfinished_go_with_the_rest() {
-    run(async {
-        let (folder, target) = folder();
+    run_in_folder(async |folder, target| {
         let cluster = Cluster::new(29);
         cluster.save_some(&target, "broken", None, 60).await.unwrap();
         cluster.save(&target, "whole", None).await;
@@ -482,15 +289,14 @@ fn files_that_a_killed_save_left_unfinished_go_with_the_rest() {
         prune(&target, &KEEP_ALL, &["whole".to_owned()], later, false).await.unwrap();
         assert_eq!(files(&folder), [folder.path().join("broken/notes#1")]);
         std::fs::remove_dir_all(folder.path().join("broken")).unwrap();
-        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        assert!(folder.is_empty(""));
     });
 }
 
 /// The story: the clock of the machine that prunes was months ahead, and all backups but one were old.
 #[test]
 fn a_clock_that_is_ahead_makes_no_backup_old() {
-    run(async {
-        let (_folder, target) = folder();
+    run(async |_, target| {
         let mut cluster = Cluster::new(15);
         for name in ["b0", "b1", "b2"] {
             cluster.save(&target, name, None).await;

@@ -1,0 +1,301 @@
+//! Buckets: how they are reached, and what to do when they are not.
+//!
+//! What holds here: credentials, region and endpoint come from the environment, under the names that
+//! each provider's own tools read, or from the machine's own role; none is in a file of ours. Every call
+//! ends: a request after [`Limits::request`], and none begins when the first has failed for
+//! [`Limits::retry`].
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::HttpError;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{BackoffConfig, Error, ObjectStore, Result, RetryConfig};
+use real_tokio::time::{sleep, timeout};
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who has buckets.
+struct Provider {
+    scheme: &'static str,
+    /// What the names of its variables begin with.
+    variables: &'static str,
+    /// Those that give credentials.
+    credentials: &'static str,
+    /// Those that say where the bucket is.
+    place: &'static str,
+}
+
+static PROVIDERS: [Provider; 3] = [
+    Provider {
+        scheme: "s3",
+        variables: "AWS_",
+        credentials: "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        place: "AWS_REGION and AWS_ENDPOINT_URL",
+    },
+    Provider {
+        scheme: "gs",
+        variables: "GOOGLE_",
+        credentials: "GOOGLE_APPLICATION_CREDENTIALS",
+        place: "GOOGLE_BASE_URL",
+    },
+    Provider {
+        scheme: "az",
+        variables: "AZURE_",
+        credentials: "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        place: "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
+    },
+];
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// One request with its answer: 16 MiB over a slow line, beside three others.
+    pub(crate) request: Duration,
+    /// For so long a request that failed is made again.
+    pub(crate) retry: Duration,
+}
+
+impl Limits {
+    const USUAL: Limits =
+        Limits { request: Duration::from_secs(180), retry: Duration::from_secs(30) };
+}
+
+/// A call may ask for credentials first.
+const CALL_REQUESTS: u32 = 2;
+/// A list makes a request for each thousand objects, and takes as long as so many other calls.
+pub(crate) const LIST_CALLS: u32 = 10;
+/// Between two tries of a request.
+const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The codes of an answer that there is no such bucket.
+const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+/// The codes of an answer that the credentials are of no use, beside those with a status that says so.
+const NO_ACCESS: [&str; 2] = ["ExpiredToken", "InvalidToken"];
+/// A list has no other kind of error for these.
+const NO_ACCESS_STATUS: [&str; 2] = ["status code: 401", "status code: 403"];
+/// Where a machine asks for the credentials of its role.
+const ROLES: [&str; 4] =
+    ["/latest/api/token", "169.254.169.254", "169.254.170.2", "metadata.google.internal"];
+
+/// A bucket, below a prefix.
+pub(crate) struct Bucket {
+    provider: &'static Provider,
+    name: String,
+    limits: Limits,
+    /// Makes a request that fails again.
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// Makes each request once, so that the caller knows whether an earlier one may have been carried out.
+    pub(crate) once: Arc<dyn ObjectStore>,
+}
+
+/// The variables of this process.
+pub(crate) fn variables() -> impl Iterator<Item = (String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text)
+}
+
+macro_rules! store {
+    ($builder:ty, $url:expr, $prefix:expr, $variables:expr, $retry:expr) => {{
+        let mut builder = <$builder>::new().with_retry($retry);
+        for (name, value) in $variables {
+            // What the store does not know is of another tool.
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        let store = builder.with_url($url).build();
+        store.map(|store| Arc::new(PrefixStore::new(store, $prefix)) as Arc<dyn ObjectStore>)
+    }};
+}
+
+impl Bucket {
+    /// The bucket that the text names, as these variables say. It is not asked yet.
+    ///
+    /// # Errors
+    /// What is wrong with the text or with a variable.
+    pub(crate) fn open(
+        text: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+        limits: Option<Limits>,
+    ) -> std::result::Result<Bucket, String> {
+        let (scheme, rest) = text.split_once("://").unwrap_or_default();
+        let Some(provider) = PROVIDERS.iter().find(|provider| provider.scheme == scheme) else {
+            let reason =
+                format!("`{scheme}` is not served; expected a folder, s3://, gs:// or az://");
+            return Err(reason);
+        };
+        let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || !name.bytes().all(usual) {
+            return Err(format!("expected {scheme}://BUCKET or {scheme}://BUCKET/PREFIX"));
+        }
+        let prefix = Path::parse(prefix).map_err(|error| error.to_string())?;
+        let limits = limits.unwrap_or(Limits::USUAL);
+        let own = |(name, _): &(String, String)| name.starts_with(provider.variables);
+        let mut variables: Vec<(String, String)> = variables.into_iter().filter(own).collect();
+        let request = format!("{}ms", limits.request.as_millis());
+        variables.push((format!("{}TIMEOUT", provider.variables), request));
+        // Nobody else in this process sets one, and the first one counts.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let store = |max_retries| {
+            let backoff = BackoffConfig { max_backoff: PAUSE_MAX, ..BackoffConfig::default() };
+            let retry = RetryConfig { backoff, max_retries, retry_timeout: limits.retry };
+            let (url, prefix, variables) =
+                (format!("{scheme}://{name}"), prefix.clone(), variables.clone());
+            let store = match scheme {
+                "s3" => store!(AmazonS3Builder, url, prefix, variables, retry),
+                "gs" => store!(GoogleCloudStorageBuilder, url, prefix, variables, retry),
+                _ => store!(MicrosoftAzureBuilder, url, prefix, variables, retry),
+            };
+            store.map_err(|error| said(&error))
+        };
+        let (store, once) = (store(usize::MAX)?, store(0)?);
+        Ok(Bucket { provider, name: name.to_owned(), limits, store, once })
+    }
+
+    /// Ends a call that does not end by itself; one that lists takes longer.
+    pub(crate) async fn bounded<T>(
+        &self,
+        calls: u32,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let most = (self.limits.request + self.limits.retry) * CALL_REQUESTS * calls;
+        timeout(most, call).await.unwrap_or_else(|_| {
+            let source = format!("no answer in {most:?}").into();
+            Err(Error::Generic { store: "bucket", source })
+        })
+    }
+
+    /// Whether the object is not there, and the bucket is.
+    pub(crate) fn is_missing(&self, error: &Error) -> bool {
+        matches!(error, Error::NotFound { .. }) && !is_one_of(&error.to_string(), &NO_BUCKET)
+    }
+
+    /// What is wrong, what helps, and what the store says.
+    pub(crate) fn explain(&self, error: &Error) -> String {
+        let Provider { variables, credentials, place, .. } = self.provider;
+        let (bucket, text) = (&self.name, error.to_string());
+        let what = match error {
+            _ if is_one_of(&text, &NO_BUCKET) => {
+                format!("there is no bucket `{bucket}`: make it, or correct its name, or {place}")
+            }
+            _ if ROLES.iter().any(|role| text.contains(role)) => {
+                format!("no credentials: set {credentials}, or give this machine a role")
+            }
+            _ if is_one_of(&text, &NO_ACCESS)
+                || NO_ACCESS_STATUS.iter().any(|status| text.contains(status)) =>
+            {
+                format!(
+                    "access is denied: see that {credentials} are right, and may list, read, write and delete there"
+                )
+            }
+            Error::AlreadyExists { .. } => "an object of this name is there already".into(),
+            _ if text.contains("incorrectly configured region") => {
+                format!("the bucket is elsewhere: correct {place}")
+            }
+            _ if innermost(error).contains("URL scheme is not allowed") => {
+                format!("http:// is not encrypted: use https://, or set {variables}ALLOW_HTTP=true")
+            }
+            _ if is_of_line(error) => {
+                format!("the bucket cannot be reached: see the network, and correct {place}")
+            }
+            _ => "the bucket does not do what is asked".into(),
+        };
+        format!("{what} ({})", said(error))
+    }
+}
+
+/// The tries of one call to a bucket.
+pub(crate) struct Tries {
+    retry: Duration,
+    /// None begins then.
+    until: Option<Instant>,
+    pause: Duration,
+    /// An earlier try may have been carried out.
+    pub(crate) unclear: bool,
+}
+
+impl Tries {
+    /// In a folder there is one.
+    pub(crate) fn of(bucket: Option<&Bucket>) -> Tries {
+        let retry = bucket.map_or(Duration::ZERO, |bucket| bucket.limits.retry);
+        Tries { retry, until: None, pause: PAUSE, unclear: false }
+    }
+
+    /// Waits before the next try, if there is one. An error that has no kind of its own is of the line, or
+    /// of a busy server. One says that the object is there, though it is not: an earlier try is under way.
+    pub(crate) async fn again(&mut self, error: &Error) -> bool {
+        self.unclear |= matches!(error, Error::Generic { .. });
+        let exists = matches!(error, Error::AlreadyExists { .. });
+        let now = Instant::now();
+        let until = *self.until.get_or_insert(now + self.retry);
+        if !self.unclear || !exists && is_refused(error) || now >= until {
+            return false;
+        }
+        sleep(self.pause).await;
+        self.pause = PAUSE_MAX.min(self.pause * 2);
+        true
+    }
+}
+
+/// Whether the store answered with one of these codes.
+fn is_one_of(text: &str, codes: &[&str]) -> bool {
+    between(text, "Code").is_some_and(|code| codes.contains(&code))
+}
+
+/// Whether the server says that the request is not acceptable, however often it is made.
+fn is_refused(error: &Error) -> bool {
+    let text = error.to_string();
+    let busy = ["status code: 408", "status code: 429"].iter().any(|status| text.contains(status));
+    text.contains("status code: 4") && !busy
+}
+
+/// Whether the answer to a list broke off: the store does not make that again.
+pub(crate) fn is_half(error: &Error) -> bool {
+    error.to_string().contains("response body")
+}
+
+/// What is in this element of an answer in XML.
+fn between<'a>(text: &'a str, element: &str) -> Option<&'a str> {
+    let (_, inside) = text.split_once(&format!("<{element}>"))?;
+    Some(inside.split_once(&format!("</{element}>"))?.0)
+}
+
+/// Whether no answer came.
+fn is_of_line(error: &Error) -> bool {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if error.is::<HttpError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    error.to_string().contains("no answer in")
+}
+
+fn innermost(error: &Error) -> String {
+    let mut inner: &dyn StdError = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+/// What the store says, in one line.
+fn said(error: &Error) -> String {
+    let text = error.to_string();
+    if let Some(code) = between(&text, "Code") {
+        return format!("{code}: {}", between(&text, "Message").unwrap_or_default());
+    }
+    let (text, inner) = (text.split_whitespace().collect::<Vec<_>>().join(" "), innermost(error));
+    match text.contains(&inner) {
+        true => text,
+        false => format!("{text}: {inner}"),
+    }
+}

@@ -1,0 +1,185 @@
+//! A save beside a prune, and prunes that end early.
+
+use super::*;
+
+/// A prune that ends at any moment leaves backups that verify, and the next one removes the rest.
+#[test]
+fn a_prune_that_is_broken_off_leaves_only_whole_backups() {
+    for polls in 0..30 {
+        run_in_folder(async |folder, target| {
+            let mut cluster = Cluster::new(9);
+            cluster.save(&target, "b0", None).await;
+            cluster.work(30);
+            cluster.save(&target, "b1", Some("b0")).await;
+            cluster.save(&target, "b2", None).await;
+            let (keep, now) = (Keep { last: 1, within: Duration::ZERO }, SystemTime::now());
+            let mut pruning = Box::pin(prune(&target, &keep, &[], now, false));
+            for _ in 0..polls {
+                if futures::poll!(&mut pruning).is_ready() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            drop(pruning);
+            for (name, manifest) in Manifest::list(&target).await.unwrap() {
+                manifest.unwrap();
+                Backup::open(&target, &name).await.unwrap().verify(|_| ()).await.unwrap();
+            }
+            cluster.check(&target, "b2").await;
+            let later = now + Duration::from_secs(2 * 24 * 3600);
+            prune(&target, &keep, &[], later, false).await.unwrap();
+            let kept = Manifest::load(&target, "b2").await.unwrap();
+            assert_eq!(files(&folder).len(), kept.objects().count() + 2);
+        });
+    }
+}
+
+/// The base goes between the look at it and the first object of the backup that builds on it.
+#[test]
+fn a_backup_whose_base_was_pruned_before_it_began_fails_at_once() {
+    run(async |_, target| {
+        let mut cluster = Cluster::new(13);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        prune(&target, &KEEP_ALL, &["base".to_owned()], SystemTime::now(), false).await.unwrap();
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        assert!(matches!(begun, Err(Error::Missing { .. })));
+    });
+}
+
+/// A prune took the manifest that a backup under way builds on, and no more. The next prunes leave the
+/// objects until that has ended.
+#[test]
+fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
+    run(async |folder, target| {
+        let mut cluster = Cluster::new(14);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
+        let mut saver = begun.unwrap();
+        std::fs::remove_file(folder.path().join("base/manifest")).unwrap();
+        // The base is so old that it is none under way itself.
+        let old = SystemTime::now() - Duration::from_secs(9 * 24 * 3600);
+        for file in
+            files(&folder).into_iter().filter(|file| file.starts_with(folder.path().join("base")))
+        {
+            std::fs::File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
+        }
+        let none = Keep::default();
+        assert_eq!(prune(&target, &none, &[], SystemTime::now(), false).await.unwrap().objects, 0);
+        let keys = items.len() as u64;
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        saver.finish(keys).await.unwrap();
+        cluster.check(&target, "next").await;
+    });
+}
+
+/// Polls until the file is gone, and no further.
+async fn poll_until_gone(pruning: impl Future, folder: &Place, file: &str) {
+    poll_until(pruning, folder, file, false).await;
+}
+
+/// Polls until the file is there or gone, and no further.
+async fn poll_until(future: impl Future, folder: &Place, file: &str, there: bool) {
+    let mut future = std::pin::pin!(future);
+    while folder.path().join(file).exists() != there {
+        assert!(futures::poll!(&mut future).is_pending(), "{file} stays as it is");
+        std::thread::sleep(Duration::from_millis(2));
+        // Without it the runtime lets nothing go on after some time.
+        yield_now().await;
+    }
+}
+
+/// The story: a prune had taken the manifest. A save took the rest for a backup that was broken off, and
+/// the prune then removed values that the save named.
+#[test]
+fn a_save_that_goes_on_with_what_a_prune_is_removing_fails_at_once() {
+    run(async |folder, target| {
+        let mut cluster = Cluster::new(23);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        cluster.save(&target, "b1", None).await;
+        // As it is while the manifest of b0 is gone and nothing else is.
+        let (manifest, aside) = (folder.path().join("b0/manifest"), folder.path().join("aside"));
+        std::fs::rename(&manifest, &aside).unwrap();
+        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        let more = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        assert_eq!(sources.resumes(), ["b0"]);
+        std::fs::rename(&aside, &manifest).unwrap();
+
+        // It begins before the prune looks for the last time: the prune sees it.
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
+        poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "early", cluster.head(), sources, SMALL).await;
+        let pruned = pruning.await.unwrap();
+        assert_eq!((pruned.backups, pruned.objects), (vec!["b0".to_owned()], 0));
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        saver.finish(keys).await.unwrap();
+        cluster.check(&target, "early").await;
+
+        // It begins when the prune has looked: it sees the prune.
+        let keep = Keep { last: 0, within: Duration::ZERO };
+        let (named, now) = (["early".to_owned()], SystemTime::now());
+        let pruning = Box::pin(prune(&target, &keep, &named, now, false));
+        poll_until_gone(pruning, &folder, "b0/records-000000").await;
+        assert!(folder.path().join("b0/values-000000").exists(), "records go first");
+        let begun = Saver::begin_with(&target, "late", cluster.head(), more, SMALL).await;
+        assert!(matches!(begun, Err(Error::Missing { name, .. }) if name == "b0"));
+        assert!(folder.is_empty("late"), "it leaves nothing");
+    });
+}
+
+/// A save begins on one backup while another one is pruned.
+#[test]
+fn a_prune_beside_a_backup_that_began_meanwhile_says_which_or_looks_again() {
+    for base in ["b0", "b1"] {
+        run(async |folder, target| {
+            let mut cluster = Cluster::new(24);
+            cluster.save(&target, "b0", None).await;
+            cluster.work(2000);
+            cluster.save(&target, "b1", None).await;
+            let sources = Sources::find(&target, "shop", 1, Some(base), false).await.unwrap();
+            let keep = Keep { last: 1, within: Duration::ZERO };
+            let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
+            // It has seen what is there, and has not looked again.
+            let begun = match base {
+                "b1" => {
+                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+                    Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await
+                }
+                _ => {
+                    let begun =
+                        Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await;
+                    std::fs::rename(folder.path().join("next"), folder.path().join("x~")).unwrap();
+                    poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+                    std::fs::rename(folder.path().join("x~"), folder.path().join("next")).unwrap();
+                    begun
+                }
+            };
+            let pruned = pruning.await.unwrap();
+            assert_eq!(pruned.backups, ["b0"]);
+            match base {
+                "b1" => {
+                    assert!(pruned.objects > 0 && pruned.kept_for.is_empty(), "{pruned:?}");
+                    assert!(folder.is_empty("b0"));
+                }
+                _ => {
+                    assert_eq!((pruned.objects, pruned.kept_for), (0, vec!["next".to_owned()]));
+                    let would = prune(&target, &keep, &[], SystemTime::now(), true).await.unwrap();
+                    assert_eq!(would.kept_for, ["next"]);
+                }
+            }
+            drop(begun.unwrap());
+        });
+    }
+}
