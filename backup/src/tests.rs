@@ -1,6 +1,7 @@
 //! Backups of states that a model makes, in a folder and in a bucket: chains of them and breaks here, then
 //! how they are read, damage, pruning, and what only buckets have.
 
+mod bounds;
 mod buckets;
 mod chains;
 mod damage;

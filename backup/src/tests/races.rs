@@ -183,3 +183,56 @@ fn a_prune_beside_a_backup_that_began_meanwhile_says_which_or_looks_again() {
         });
     }
 }
+
+/// The story: the clock of a prune was a day ahead, so it took a save that went on for one that was broken
+/// off. It removed an object between the save's look at all of them and the manifest.
+#[test]
+fn an_object_that_goes_just_before_the_manifest_leaves_no_backup() {
+    run(async |folder, target| {
+        let mut cluster = Cluster::new(44);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await;
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        let mut finishing = Box::pin(saver.finish(keys));
+        poll_until(&mut finishing, &folder, "next/manifest", true).await;
+        std::fs::remove_file(folder.path().join("base/values-000000")).unwrap();
+        let failed = finishing.await.unwrap_err();
+        assert!(matches!(&failed, Error::Damaged { name, .. } if name == "next"), "{failed}");
+        assert!(!folder.path().join("next/manifest").exists());
+        // With all of them there it is one.
+        let whole = cluster.save(&target, "whole", None).await;
+        assert_eq!(whole.sources(), 1, "what was broken off lacks what it names");
+        cluster.check(&target, "whole").await;
+    });
+}
+
+/// The same clock: the prune sees that the save goes on, and leaves it its objects.
+#[test]
+fn a_prune_by_a_clock_that_is_a_day_ahead_sees_a_save_that_goes_on() {
+    run(async |folder, target| {
+        let mut cluster = Cluster::new(45);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        cluster.save(&target, "b1", None).await;
+        let items = cluster.items(&Sources::default());
+        let begun =
+            Saver::begin_with(&target, "next", cluster.head(), Sources::default(), SMALL).await;
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        let tomorrow = SystemTime::now() + Duration::from_secs(25 * 3600);
+        let keep = Keep { last: 1, within: Duration::ZERO };
+        let mut pruning = Box::pin(prune(&target, &keep, &[], tomorrow, false));
+        poll_until_gone(&mut pruning, &folder, "b0/manifest").await;
+        saver.finish(keys).await.unwrap();
+        pruning.await.unwrap();
+        cluster.check(&target, "next").await;
+    });
+}
