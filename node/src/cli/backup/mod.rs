@@ -46,7 +46,8 @@ enum Command {
 
 #[derive(Args)]
 struct TargetArgs {
-    /// Where the backups are: a folder
+    /// Where the backups are: a folder, or a bucket as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
+    /// az://CONTAINER/PREFIX, with credentials in the variables of its provider, such as AWS_ACCESS_KEY_ID
     target: String,
 }
 
