@@ -77,6 +77,8 @@ const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 const NO_ACCESS: [&str; 2] = ["ExpiredToken", "InvalidToken"];
 /// A list has no other kind of error for these.
 const NO_ACCESS_STATUS: [&str; 2] = ["status code: 401", "status code: 403"];
+/// What the store says of a redirection that names no place.
+const ELSEWHERE: &str = "incorrectly configured region";
 /// Where a machine asks for the credentials of its role.
 const ROLES: [&str; 4] =
     ["/latest/api/token", "169.254.169.254", "169.254.170.2", "metadata.google.internal"];
@@ -196,7 +198,7 @@ impl Bucket {
                 )
             }
             Error::AlreadyExists { .. } => "an object of this name is there already".into(),
-            _ if text.contains("incorrectly configured region") => {
+            _ if text.contains(ELSEWHERE) => {
                 format!("the bucket is elsewhere: correct {place}")
             }
             _ if innermost(error).contains("URL scheme is not allowed") => {
@@ -252,8 +254,9 @@ fn is_one_of(text: &str, codes: &[&str]) -> bool {
 /// Whether the server says that the request is not acceptable, however often it is made.
 fn is_refused(error: &Error) -> bool {
     let text = error.to_string();
-    let busy = ["status code: 408", "status code: 429"].iter().any(|status| text.contains(status));
-    text.contains("status code: 4") && !busy
+    let says = |statuses: &[&str]| statuses.iter().any(|status| text.contains(status));
+    says(&["status code: 3", "status code: 4", ELSEWHERE])
+        && !says(&["status code: 408", "status code: 429"])
 }
 
 /// Whether the answer to a list broke off: the store does not make that again.

@@ -224,9 +224,13 @@ fn what_other_servers_answer_is_named_with_the_way_out() {
         (503, "busy", "the bucket does not do what is asked ("),
     ] {
         run_once(async {
-            let (_thread, address) = answering(status, body);
-            let target = Target::bucket(TEXT, at(address), Some(IMPATIENT)).unwrap();
-            for said in said(&target).await {
+            let (_thread, address, asked) = answering(status, body);
+            // An answer that is final is asked for once, however much time there is.
+            let limits = if status < 500 { PATIENT } else { IMPATIENT };
+            let target = Target::bucket(TEXT, at(address), Some(limits)).unwrap();
+            let said = said(&target).await;
+            assert_eq!(asked.load(Ordering::Relaxed), said.len());
+            for said in said {
                 assert!(said.starts_with(what), "{what}: {said}");
             }
         });

@@ -14,6 +14,7 @@ use real_tokio::runtime::{Builder, Runtime};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -121,15 +122,22 @@ pub(super) fn silent() -> (Thread, SocketAddr) {
     })
 }
 
-/// A server that answers all requests so.
-pub(super) fn answering(status: u16, body: &'static str) -> (Thread, SocketAddr) {
-    Thread::accept(move |stream| async move {
-        let answer = service_fn(|_| async move {
-            let answer = Response::builder().status(status).body(body.to_owned());
-            Ok::<_, Infallible>(answer.unwrap())
-        });
-        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
-    })
+/// A server that answers all requests so, and counts them.
+pub(super) fn answering(status: u16, body: &'static str) -> (Thread, SocketAddr, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let (thread, address) = Thread::accept(move |stream| {
+        let counted = counted.clone();
+        async move {
+            let answer = service_fn(|_| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let answer = Response::builder().status(status).body(body.to_owned());
+                ready(Ok::<_, Infallible>(answer.unwrap()))
+            });
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+        }
+    });
+    (thread, address, asked)
 }
 
 /// When a connection is reset.
