@@ -15,6 +15,7 @@ use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
 use crate::target::{
     Found, Target, first_records, folder_of, head_path, manifest_path, removed_path,
 };
+use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +23,8 @@ use std::time::{Duration, SystemTime};
 pub(crate) const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
 /// How often a prune begins anew because a backup began meanwhile.
 const ROUNDS: usize = 3;
+/// Objects that are removed at once: a bucket takes some ten milliseconds for each.
+const REMOVALS: usize = 16;
 
 /// Which of two backups of a cluster is the later one: their terms and indexes. Clocks may be ahead.
 type Age = (u64, u64);
@@ -189,8 +192,7 @@ impl Plan {
         for (name, _) in &self.ended {
             target.remove_unfinished(name).await?;
         }
-        // With one of these the rest is found again.
-        others.sort_by_key(|(path, _)| (path.ends_with("/removed"), path.ends_with("/head")));
+        others.sort_by_key(|(path, _)| rank(path));
         remove_all(target, &others, pruned).await?;
         for (name, _) in self.ended.iter().filter(|(_, is_empty)| *is_empty) {
             target.remove(&removed_path(name)).await?;
@@ -211,17 +213,27 @@ impl Plan {
     }
 }
 
+/// Removes objects, many at once; the heads of their folders only behind all others, and marks last.
 async fn remove_all(
     target: &Target,
     objects: &[&(String, u64)],
     pruned: &mut Pruned,
 ) -> Result<()> {
-    for (path, bytes) in objects {
-        target.remove(path).await?;
-        pruned.objects += 1;
-        pruned.bytes += bytes;
+    for alike in objects.chunk_by(|(path, _), (next, _)| rank(path) == rank(next)) {
+        let removals = alike.iter().map(|(path, _)| target.remove(path));
+        let mut removals = stream::iter(removals).buffer_unordered(REMOVALS);
+        while let Some(removed) = removals.next().await {
+            removed?;
+        }
+        pruned.objects += alike.len();
+        pruned.bytes += alike.iter().map(|(_, bytes)| bytes).sum::<u64>();
     }
     Ok(())
+}
+
+/// In which order objects go. With a head or a mark the rest is found again.
+fn rank(path: &str) -> (bool, bool) {
+    (path.ends_with("/removed"), path.ends_with("/head"))
 }
 
 /// The folders that are a backup's, and the heads that can be read.
