@@ -67,6 +67,8 @@ impl Limits {
 const CALL_REQUESTS: u32 = 2;
 /// A list makes a request for each thousand objects, and takes as long as so many other calls.
 pub(crate) const LIST_CALLS: u32 = 10;
+/// More than there is time for.
+const RETRIES: usize = 1000;
 /// Between two tries of a request.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -157,7 +159,7 @@ impl Bucket {
             };
             store.map_err(|error| said(&error))
         };
-        let (store, once) = (store(usize::MAX)?, store(0)?);
+        let (store, once) = (store(RETRIES)?, store(0)?);
         Ok(Bucket { provider, name: name.to_owned(), limits, store, once })
     }
 
