@@ -19,9 +19,6 @@ pub(crate) async fn write(
     header: Header,
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<Header> {
-    // The story: a node ended in the middle of a checkpoint. The header of the one before was left over a
-    // body that was gone, counted as a second checkpoint, and nothing replaced it for hours.
-    void(file).await?;
     let mut body = BodyWriter::new(file, BODY_AT);
     put_varint(&mut body.buffer, capture.groups.len() as u64);
     for group in &capture.groups {
