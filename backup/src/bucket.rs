@@ -145,6 +145,8 @@ impl Bucket {
         let mut variables: Vec<(String, String)> = variables.into_iter().filter(own).collect();
         let request = format!("{}ms", limits.request.as_millis());
         variables.push((format!("{}TIMEOUT", provider.variables), request));
+        // One object is removed at a time, and a refusal of that has a status.
+        variables.push(("AWS_DISABLE_BULK_DELETE".into(), "true".into()));
         // Nobody else in this process sets one, and the first one counts.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let store = |max_retries| {
@@ -235,7 +237,7 @@ impl Tries {
     /// Waits before the next try, if there is one. An error that has no kind of its own is of the line, or
     /// of a busy server. One says that the object is there, though it is not: an earlier try is under way.
     pub(crate) async fn again(&mut self, error: &Error) -> bool {
-        self.unclear |= matches!(error, Error::Generic { .. });
+        self.unclear |= matches!(error, Error::Generic { .. }) || is_conflict(error);
         let exists = matches!(error, Error::AlreadyExists { .. });
         let now = Instant::now();
         let until = *self.until.get_or_insert(now + self.retry);
@@ -248,6 +250,11 @@ impl Tries {
     }
 }
 
+/// Whether another request for the same object was under way: this one was not carried out.
+pub(crate) fn is_conflict(error: &Error) -> bool {
+    is_one_of(&error.to_string(), &["ConditionalRequestConflict", "OperationAborted"])
+}
+
 /// Whether the store answered with one of these codes.
 fn is_one_of(text: &str, codes: &[&str]) -> bool {
     between(text, "Code").is_some_and(|code| codes.contains(&code))
@@ -257,8 +264,10 @@ fn is_one_of(text: &str, codes: &[&str]) -> bool {
 fn is_refused(error: &Error) -> bool {
     let text = error.to_string();
     let says = |statuses: &[&str]| statuses.iter().any(|status| text.contains(status));
+    // S3 says that an upload was too slow with a status of a wrong request.
     says(&["status code: 3", "status code: 4", ELSEWHERE])
         && !says(&["status code: 408", "status code: 429"])
+        && !is_one_of(&text, &["RequestTimeout"])
 }
 
 /// Whether the answer to a list broke off: the store does not make that again.
@@ -294,11 +303,13 @@ fn innermost(error: &Error) -> String {
 
 /// What the store says, in one line.
 fn said(error: &Error) -> String {
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = error.to_string();
     if let Some(code) = between(&text, "Code") {
-        return format!("{code}: {}", between(&text, "Message").unwrap_or_default());
+        let message = between(&text, "Message").unwrap_or_default();
+        return format!("{}: {}", one_line(code), one_line(message));
     }
-    let (text, inner) = (text.split_whitespace().collect::<Vec<_>>().join(" "), innermost(error));
+    let (text, inner) = (one_line(&text), one_line(&innermost(error)));
     match text.contains(&inner) {
         true => text,
         false => format!("{text}: {inner}"),

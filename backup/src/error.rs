@@ -47,6 +47,16 @@ pub enum Error {
         /// The most that are read.
         most: u64,
     },
+    /// A backup is stored, and it was not seen afterwards that all of it is there.
+    #[error(
+        "backup `{name}` is stored, and could not be looked at afterwards: {error}; see with `cairn backup verify`"
+    )]
+    NotLookedAt {
+        /// The backup.
+        name: String,
+        /// Why not.
+        error: Box<Error>,
+    },
     /// A task of this process did not end.
     #[error("a task of this process ended early: {0}; try again")]
     Task(String),

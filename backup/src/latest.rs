@@ -36,6 +36,8 @@ pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime)
     for (_, manifest) in Manifest::list(target).await? {
         match manifest {
             Ok(manifest) => found.push(manifest),
+            // The newest one may be among those that cannot be read now.
+            Err(failed @ Error::Store { .. }) => return Err(failed),
             Err(_) if of.is_some() => {}
             Err(error) => return Err(error),
         }

@@ -317,10 +317,14 @@ fn old(stays: &BTreeMap<String, Manifest>, keep: &Keep, now: SystemTime) -> Vec<
 async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
     match Manifest::load(target, name).await {
         Ok(manifest) => Ok(Some(manifest.head)),
-        // A later release, or one that nobody knows: what it needs may be somewhere.
-        Err(failed @ (Error::Store { .. } | Error::Newer { .. } | Error::TooLong { .. })) => {
-            Err(failed)
-        }
+        // A later release, or one that nobody knows: what it needs may be somewhere. It was there a moment
+        // ago, so that it is not says nothing either.
+        Err(
+            failed @ (Error::Store { .. }
+            | Error::Newer { .. }
+            | Error::TooLong { .. }
+            | Error::Missing { .. }),
+        ) => Err(failed),
         // It is no backup's, or is of no use to anybody.
         Err(_) => Ok(None),
     }

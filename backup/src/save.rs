@@ -310,11 +310,15 @@ impl Saver {
         let path = manifest_path(&manifest.name);
         target.create(&path, sealed).await?;
         // A prune by a clock that is a day ahead took it for broken off. From now on it sees the manifest.
-        if let Err(error) = all_there(&manifest).await {
-            target.remove(&path).await?;
-            return Err(error);
+        match all_there(&manifest).await {
+            Ok(()) => Ok(manifest),
+            Err(gone @ Error::Damaged { .. }) => {
+                target.remove(&path).await?;
+                Err(gone)
+            }
+            // It is whole, unless such a prune ran just now.
+            Err(error) => Err(Error::NotLookedAt { name: manifest.name, error: Box::new(error) }),
         }
-        Ok(manifest)
     }
 }
 

@@ -100,7 +100,7 @@ impl Sources {
         unfinished.sort_unstable();
         while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
         {
-            let Ok(Some(head)) = Head::load(target, name).await else { continue };
+            let Some(head) = Head::load(target, name).await? else { continue };
             if (head.cluster.as_str(), head.generation) != (cluster, generation) {
                 continue;
             }

@@ -3,12 +3,15 @@
 //! What holds here: what is listed and removed has a name that a backup gives its objects, or is an
 //! unfinished file of such a name. A folder that is empty then goes too; a bucket has neither.
 
-use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_half, variables};
+use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{
+    GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+};
 use real_tokio::task::spawn_blocking;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -227,12 +230,18 @@ impl Target {
             let (at, options) = (Path::from(path), PutOptions::from(PutMode::Create));
             let put = self.once.put_opts(&at, bytes.clone().into(), options);
             let Err(error) = self.bounded(1, put).await else { return Ok(true) };
-            let exists = matches!(error, object_store::Error::AlreadyExists { .. });
+            let exists =
+                matches!(error, object_store::Error::AlreadyExists { .. }) && !is_conflict(&error);
             if exists && !tries.unclear {
                 return Ok(false);
             }
-            if exists && let Some(there) = self.get(path, bytes.len() as u64).await? {
-                return Ok(there == bytes);
+            if exists {
+                match self.get(path, bytes.len() as u64).await {
+                    Ok(Some(there)) => return Ok(there == bytes),
+                    Err(Error::TooLong { .. }) => return Ok(false),
+                    Err(error) => return Err(error),
+                    Ok(None) => {}
+                }
             }
             if !tries.again(&error).await {
                 return Err(self.failed(error));
@@ -251,21 +260,18 @@ impl Target {
 
     /// An object's bytes, at most so many; `None` if it is not there.
     pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
-        let at = Path::from(path);
-        let get = async {
-            let got = self.store.get(&at).await?;
-            match got.meta.size {
-                bytes if bytes > most => Ok(Err(bytes)),
-                _ => got.bytes().await.map(Ok),
+        let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
+        loop {
+            match self.bounded(1, read(&*self.store, &at, most)).await {
+                Ok(Ok(bytes)) => return Ok(Some(bytes)),
+                Ok(Err(bytes)) => {
+                    let path = format!("{}/{path}", self.text);
+                    return Err(Error::TooLong { path, bytes, most });
+                }
+                Err(error) if self.is_missing(&error) => return Ok(None),
+                Err(error) if tries.again(&error).await => {}
+                Err(error) => return Err(self.failed(error)),
             }
-        };
-        match self.bounded(1, get).await {
-            Ok(Ok(bytes)) => Ok(Some(bytes)),
-            Ok(Err(bytes)) => {
-                Err(Error::TooLong { path: format!("{}/{path}", self.text), bytes, most })
-            }
-            Err(error) if self.is_missing(&error) => Ok(None),
-            Err(error) => Err(self.failed(error)),
         }
     }
 
@@ -327,6 +333,29 @@ impl Target {
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+/// An object's bytes, or that it has more than so many, whatever its length is said to be.
+async fn read(
+    store: &dyn ObjectStore,
+    at: &Path,
+    most: u64,
+) -> object_store::Result<std::result::Result<Bytes, u64>> {
+    let got = store.get(at).await?;
+    if got.meta.size > most {
+        return Ok(Err(got.meta.size));
+    }
+    if !matches!(got.payload, GetResultPayload::Stream(_)) {
+        return got.bytes().await.map(Ok);
+    }
+    let (mut bytes, mut pieces) = (BytesMut::new(), got.into_stream());
+    while let Some(piece) = pieces.next().await {
+        bytes.extend_from_slice(&piece?);
+        if bytes.len() as u64 > most {
+            return Ok(Err(bytes.len() as u64));
+        }
+    }
+    Ok(Ok(bytes.freeze()))
 }
 
 fn remove_unfinished(folder: &std::path::Path, name: &str) -> std::io::Result<()> {
