@@ -77,9 +77,11 @@ impl Output {
         }
     }
 
-    /// A warning, on standard error.
+    /// A warning, on standard error: for people. There is one document for programs.
     pub(crate) fn warning(&self, warning: &str) {
-        self.note(|| json!({ "warning": warning }), || format!("cairn: warning: {warning}"));
+        if !self.is_json() {
+            tell(&format!("cairn: warning: {warning}"));
+        }
     }
 
     /// The error message, and the exit code.

@@ -39,7 +39,9 @@ pub fn exposed_secret(file: &Path) -> Option<String> {
     let found = std::fs::metadata(file).ok().filter(Metadata::is_file)?;
     (found.permissions().mode() & 0o004 != 0).then(|| {
         let file = file.display();
-        format!("{file}: everybody on this machine can read this secret: `chmod 600 {file}`")
+        format!(
+            "{file}: by its mode everybody on this machine may read this secret: `chmod 600 {file}`"
+        )
     })
 }
 

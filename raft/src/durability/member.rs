@@ -124,7 +124,8 @@ impl LocalMember {
     }
 
     /// What the others of these members say of themselves. One that takes longer than this is left out, or,
-    /// where that is more, than three round trips of the most distant member: a connection is made for it.
+    /// where that is more, than three heartbeats: a round trip is less than one, and a connection is made for
+    /// the answer. In an election timeout there is time for two.
     ///
     /// The story: between sites 80 ms apart nobody ever answered in time whether it may lead, so leadership
     /// could not be handed over.
@@ -134,8 +135,8 @@ impl LocalMember {
         limit: Duration,
     ) -> BTreeMap<NodeId, Answer> {
         let others = members.into_iter().filter(|id| *id != self.identity.id());
-        // A round trip is less than a heartbeat.
-        let limit = limit.max(Duration::from_millis(self.config.heartbeat_ms).saturating_mul(3));
+        let distant = (3 * self.config.heartbeat_ms).min(self.config.election_min_ms / 2);
+        let limit = limit.max(Duration::from_millis(distant));
         let asked = others.map(|id| async move {
             let answer = transport::ask(&self.identity, &self.addresses, id);
             Some((id, runtime::timeout(limit, answer).await??))

@@ -79,7 +79,10 @@ impl Outreach {
             }
             match self.reason() {
                 None => *self.member.removed_reason.lock() = None,
-                Some(Reason::NoLeader) if now - began <= self.no_leader_after() => {}
+                // One that may not stand sends no votes either, and the others do not know that it is there.
+                Some(Reason::NoLeader)
+                    if now - began <= self.no_leader_after()
+                        && self.member.may(Act::Stand).is_ok() => {}
                 Some(reason) => self.ask_all(reason).await,
             }
         }

@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ROUNDS_PER_LINE: u64 = 100;
 /// For how long this member is reachable before it forms a cluster, and in how many heartbeats. A leader
 /// sends more often, and a member without one asks all others once a second.
-const LISTEN_FOR: Duration = Duration::from_millis(1250);
+const LISTEN_FOR: Duration = Duration::from_millis(1500);
 const LISTEN_HEARTBEATS: u32 = 12;
 
 /// Whether this member is the one that forms the cluster.
@@ -41,17 +41,22 @@ pub(crate) fn is_mine(member: &LocalMember) -> bool {
 
 /// Asks until every member has answered, then forms the cluster.
 pub(crate) async fn run(member: Arc<LocalMember>) {
+    member.identity.formation.is_own(true);
+    until_formed(&member).await;
+    member.identity.formation.is_own(false);
+}
+
+async fn until_formed(member: &LocalMember) {
     let node = member.identity.id();
     let began = runtime::now();
     let heartbeat = Duration::from_millis(member.config.heartbeat_ms);
     let listen_for = LISTEN_FOR.max(heartbeat.saturating_mul(LISTEN_HEARTBEATS));
-    member.identity.formation.begins();
     for round in 0.. {
-        if member.stops() || joined(&member) {
+        if member.stops() || joined(member) {
             return;
         }
         let asked = runtime::now();
-        let answers = ask(&member).await;
+        let answers = ask(member).await;
         // The process may have been suspended: then the others may have answered another one.
         let late = runtime::now() - asked >= ANSWERS_COUNT_FOR;
         let reason = match answers {
@@ -59,7 +64,7 @@ pub(crate) async fn run(member: Arc<LocalMember>) {
             Ok(_) if asked - began < listen_for => {
                 "it listens for members of a formed cluster".to_owned()
             }
-            Ok(members) => return form(&member, members).await,
+            Ok(members) => return form(member, members).await,
             Err(reason) => reason,
         };
         member.identity.formation.waits(&reason);
@@ -118,11 +123,8 @@ async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, St
 
 /// What tells of a formed cluster to which the configured members do not belong.
 async fn formed_elsewhere(member: &LocalMember) -> Option<String> {
-    if let Some((other, predecessor)) = member.identity.formation.predecessor() {
-        return Some(format!(
-            "member {other} of a formed cluster takes this one for {predecessor}, which had this slot: give `join` a peer \
-             address of {other}, or stop {other} if its cluster is of no use any more"
-        ));
+    if let Some(formed) = member.identity.formation.formed() {
+        return Some(formed);
     }
     let LocalMember { config, addresses, .. } = member;
     let known = |address: &String| {
@@ -144,7 +146,7 @@ async fn formed_elsewhere(member: &LocalMember) -> Option<String> {
         }
         // It may belong to one.
         Err(status) if lately => Some(format!(
-            "waiting for the node that announced itself at {address}: {}",
+            "waiting for the node that announced itself at {address}: {}; stop it, or correct its `advertise.peer`",
             cause(&status)
         )),
         Err(_) => None,

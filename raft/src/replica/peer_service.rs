@@ -245,10 +245,13 @@ impl PeerService {
     ) -> Answered<proto::HelloResponse> {
         let identity = &self.member.identity;
         let uninitialized = is_uninitialized(&self.member.engine) && self.may(Act::Vouch).is_ok();
-        // Nothing of it is recorded, but a blank member asks where it says that it is.
+        // Nothing of it is recorded, but that a blank member forms no cluster beside that one.
         if let Some(envelope) = identity.told_other_generation(&remote, request.envelope.as_ref()) {
             if uninitialized && identity.is_of_formed(&remote, request.envelope.as_ref()) {
-                self.member.addresses.keep_unknown(request.peer_address);
+                let sender = request.envelope.map_or(0, |envelope| envelope.sender);
+                identity
+                    .formation
+                    .heard_of_formed(NodeId::from_u64(sender), "looks for members here");
             }
             let envelope = Some(envelope);
             let answer = proto::HelloResponse { envelope, uninitialized, ..Default::default() };

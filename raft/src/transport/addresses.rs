@@ -95,10 +95,7 @@ impl Addresses {
 
     /// The story: a new disk knew the others from one seed alone. The seed moved and announced that
     /// to it, and so did the other member; the log was still empty, so both went unheard.
-    pub(crate) fn keep_unknown(&self, address: String) {
-        if address.is_empty() || address.len() > ADDRESS_BYTES {
-            return;
-        }
+    fn keep_unknown(&self, address: String) {
         let unknown = &mut self.0.known.lock().unknown;
         unknown.retain(|(kept, _)| *kept != address);
         unknown.push_back((address, runtime::now()));

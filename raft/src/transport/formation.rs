@@ -35,8 +35,8 @@ struct Known {
     waits: Option<(String, runtime::Instant)>,
     /// Who forms the cluster, as it told this member.
     former: Option<(NodeId, runtime::Instant)>,
-    /// A member of a formed cluster, and the identity under which it knows this member's slot.
-    predecessor: Option<(NodeId, NodeId, runtime::Instant)>,
+    /// What tells of a formed cluster of this name.
+    formed: Option<(String, runtime::Instant)>,
 }
 
 fn is_fresh(at: runtime::Instant) -> bool {
@@ -44,9 +44,9 @@ fn is_fresh(at: runtime::Instant) -> bool {
 }
 
 impl Formation {
-    /// This member forms the cluster: it says so from now on.
-    pub(crate) fn begins(&self) {
-        self.0.lock().is_own = true;
+    /// Whether this member forms the cluster now: it says so.
+    pub(crate) fn is_own(&self, is_own: bool) {
+        self.0.lock().is_own = is_own;
     }
 
     /// What the forming member waits for, said by itself.
@@ -84,8 +84,8 @@ impl Formation {
                  same `members`"
             ));
         }
-        if let Some((other, _)) = self.predecessor() {
-            return Err(format!("member {other} of a formed cluster takes this one for another"));
+        if let Some(formed) = self.formed() {
+            return Err(formed);
         }
         let known = &mut *self.0.lock();
         let other = known.former.filter(|(id, at)| *id != sender && is_fresh(*at));
@@ -103,14 +103,23 @@ impl Formation {
     /// A message came for `predecessor`, which had this member's slot. Only members of a formed cluster
     /// send such.
     pub(crate) fn asked_for(&self, predecessor: NodeId, sender: NodeId) {
-        self.0.lock().predecessor = Some((sender, predecessor, runtime::now()));
+        let takes = format!("takes this one for {predecessor}, which had this slot");
+        self.heard_of_formed(sender, &takes);
     }
 
-    /// Who lately took this member for the one that had its slot before, and for which one.
-    pub(crate) fn predecessor(&self) -> Option<(NodeId, NodeId)> {
+    /// A member of a formed cluster does this here.
+    pub(crate) fn heard_of_formed(&self, sender: NodeId, does: &str) {
+        let formed = format!(
+            "member {sender} of a formed cluster {does}: give `join` a peer address of {sender}, or stop {sender} if its \
+             cluster is of no use any more"
+        );
+        self.0.lock().formed = Some((formed, runtime::now()));
+    }
+
+    /// What lately told of a formed cluster of this name.
+    pub(crate) fn formed(&self) -> Option<String> {
         let known = self.0.lock();
-        let heard = known.predecessor.filter(|(_, _, at)| is_fresh(*at));
-        heard.map(|(sender, predecessor, _)| (sender, predecessor))
+        known.formed.as_ref().filter(|(_, at)| is_fresh(*at)).map(|(formed, _)| formed.clone())
     }
 
     /// What the forming member waits for, if it said so lately.
@@ -150,7 +159,7 @@ mod tests {
         let formation = Formation::default();
         formation.heard(NodeId::new(1, 11), Some(1), ANSWERS).unwrap();
         assert_eq!((formation.waiting_for().as_deref(), &*formation.says()), (Some(ANSWERS), ""));
-        formation.begins();
+        formation.is_own(true);
         assert_eq!(formation.says(), ANSWERS);
     }
 }

@@ -105,7 +105,8 @@ impl PeerIdentity {
         }
     }
 
-    /// Whether a member of a formed cluster of this name sends this: only such have a generation.
+    /// Whether a member of a formed cluster of this name sends this, or a node that found one: only such have
+    /// a generation.
     pub(crate) fn is_of_formed(&self, remote: &Remote, envelope: Option<&Envelope>) -> bool {
         envelope
             .is_some_and(|envelope| envelope.generation != 0 && envelope.cluster == *self.cluster)

@@ -9,7 +9,7 @@ use cairn_raft::peer_proto::{self, forge};
 use cairn_tls::issue::Validity;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tonic::transport::{Channel, Endpoint};
 
 /// What a caller is told, with all its causes.
@@ -196,12 +196,14 @@ async fn unfinished_handshakes_of_another_address_turn_away_no_probe() {
     assert!(told.starts_with("HTTP/1.1 200"), "{told}");
     assert!(!cluster.logs().contains(line), "{}", cluster.logs());
 
-    // This one began before those that fill the port.
+    // This one began before those that fill the port. A handshake has 5 s.
+    let asked = Instant::now();
     let socket = tokio::net::TcpStream::connect(&http).await.expect("it listens");
     for _ in 0..150 {
         begun.push(begin_handshake(&http).await.expect("it listens"));
     }
     cluster.until(line, async || cluster.logs().contains(line).then_some(())).await;
-    let told = probe.get_over(socket, "/live").await.expect("answered");
-    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    let told = probe.get_over(socket, "/live").await;
+    let served = told.as_ref().is_ok_and(|told| told.starts_with("HTTP/1.1 200"));
+    assert!(served || asked.elapsed() >= Duration::from_secs(5), "{told:?}");
 }

@@ -35,7 +35,7 @@ async fn a_node_that_has_voted_keeps_its_generation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hello_of_another_generation_is_told_this_one_and_only_its_address_is_kept() {
+async fn a_hello_of_another_generation_is_told_this_one_and_nothing_of_it_is_recorded() {
     let (_folder, replica, service) = replica().await;
     let hello = HelloRequest {
         envelope: of_generation(7),
@@ -51,12 +51,9 @@ async fn a_hello_of_another_generation_is_told_this_one_and_only_its_address_is_
     let LocalMember { identity, addresses, .. } = &*replica.inner.member;
     let epoch = epoch_of(hello.envelope.as_ref());
     assert!(!identity.identities.is_newest(other(), epoch));
-    assert_eq!(addresses.unknown(), ["127.0.0.1:9"], "a blank node asks there");
-    let elsewhere = HelloRequest { peer_address: "127.0.0.1:7".into(), ..hello.clone() };
-    let envelope =
-        of_generation(7).map(|envelope| Envelope { cluster: "other".into(), ..envelope });
-    service.hello(Remote::default(), HelloRequest { envelope, ..elsewhere }).await.unwrap_err();
-    assert_eq!(addresses.unknown(), ["127.0.0.1:9"]);
+    assert_eq!(addresses.unknown(), Vec::<String>::new());
+    let formed = identity.formation.formed().unwrap();
+    assert!(formed.contains("looks for members here"), "so that it forms none beside it: {formed}");
     service
         .hello(Remote::default(), HelloRequest { envelope: of_generation(0), ..hello })
         .await
