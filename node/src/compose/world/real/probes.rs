@@ -27,7 +27,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -197,6 +197,7 @@ async fn render(State(probes): State<Probes>, Extension(remote): Extension<Remot
 mod tests {
     use super::*;
     use std::net::SocketAddr;
+    use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
