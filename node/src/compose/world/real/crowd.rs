@@ -1,11 +1,11 @@
 //! Which of many has to end before one more begins: the oldest of the address that has most.
 //!
 //! What holds here: an address that begins many replaces its own, and none of an address that has
-//! fewer.
+//! fewer. The addresses of one IPv6 network of 64 bits are one: a host has all of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Handshakes or connections.
 pub(super) struct Crowd<H> {
@@ -25,6 +25,7 @@ impl<H> Crowd<H> {
 
     pub(super) fn add(&mut self, address: Option<IpAddr>, handle: H) {
         self.begun += 1;
+        let address = address.map(of_host);
         self.running.entry(address).or_default().push_back((self.begun, handle));
     }
 
@@ -46,6 +47,16 @@ impl<H> Crowd<H> {
     }
 }
 
+/// The same for all addresses that one host may have.
+fn of_host(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_none() => {
+            Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into()
+        }
+        address => address.to_canonical(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +74,17 @@ mod tests {
         assert_eq!((crowd.len(), crowd.make_way(), crowd.make_way()), (5, Some("a"), Some("b")));
         let left: Vec<_> = std::iter::from_fn(|| crowd.make_way()).collect();
         assert_eq!((left, crowd.len()), (vec!["first", "last", "c"], 0), "the oldest of all");
+    }
+
+    #[test]
+    fn a_host_has_all_addresses_of_its_network() {
+        let parsed = |text: &str| Some(text.parse().expect("an address"));
+        let mut crowd = Crowd::new();
+        for of in ["10.0.0.1", "2001:db8::1", "::ffff:10.0.0.2", "2001:db8::2", "2001:db8:0:1::1"] {
+            crowd.add(parsed(of), of);
+        }
+        let ended: Vec<_> = std::iter::from_fn(|| crowd.make_way()).take(2).collect();
+        assert_eq!(ended, ["2001:db8::1", "10.0.0.1"]);
     }
 
     #[test]
