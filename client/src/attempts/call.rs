@@ -117,8 +117,8 @@ impl Drop for Unanswered<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::pool;
     use super::*;
+    use crate::attempts::tests::pool;
 
     /// How long an attempt takes whose node answers others every second, so many times, and then this
     /// one; and whether the connection is used again.
