@@ -362,11 +362,11 @@ fn wants_fewer(failure: &Failure) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::Options;
 
-    pub(super) fn pool() -> Pool {
+    fn pool() -> Pool {
         Pool::new(Options::new(["a:1", "b:1", "c:1"]).seed(3)).unwrap()
     }
 

@@ -118,7 +118,11 @@ impl Drop for Unanswered<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::tests::pool;
+    use crate::Options;
+
+    fn pool() -> Pool {
+        Pool::new(Options::new(["a:1"]).seed(3)).unwrap()
+    }
 
     /// How long an attempt takes whose node answers others every second, so many times, and then this
     /// one; and whether the connection is used again.
