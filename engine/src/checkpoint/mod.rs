@@ -2,7 +2,8 @@
 //! keep a restart short.
 //!
 //! Two areas are used alternately. A checkpoint is written beside foreground work from a capture of
-//! the state, taken in O(1): body, chunk table, sync; then everything that it refers to is synced;
+//! the state, taken in O(1): the header of the one that it overwrites is made void, so that nothing
+//! passes for a checkpoint whose body is gone; body, chunk table, sync; then everything that it refers to is synced;
 //! then the header (twice), sync. Only then is the journal reclaimed, and only up to the *previous*
 //! checkpoint: if the newest one is damaged, the older one and the longer journal give the same
 //! state.
@@ -22,5 +23,5 @@ mod verify;
 pub(crate) use capture::{Capture, CapturedGroup, Changes};
 pub(crate) use header::{COPIES, Header, read_headers};
 pub(crate) use load::{PARTS, load};
-pub(crate) use save::{void, write, write_changes, write_header};
+pub(crate) use save::{replace, void, write, write_changes, write_header};
 pub(crate) use verify::verify;

@@ -28,6 +28,18 @@ pub(crate) async fn write(
     finish(body, Header { replaces: capture.replaces, ..header }, false, synced_first).await
 }
 
+/// As [`write`], over a checkpoint that the area may hold. Its header goes first: over a destroyed body
+/// it would pass for a second checkpoint, without which one bad block costs everything.
+pub(crate) async fn replace(
+    file: &OpenFile,
+    capture: &Capture,
+    header: Header,
+    synced_first: impl Future<Output = Result<()>>,
+) -> Result<Header> {
+    void(file).await?;
+    write(file, capture, header, synced_first).await
+}
+
 /// Writes a checkpoint of what changed since the one that `before` describes, behind it in the same
 /// area: nothing of that one is overwritten but its header. Otherwise as [`write`].
 pub(crate) async fn write_changes(

@@ -21,13 +21,15 @@ impl Engine {
     /// `Failed`: the clean shutdown is then not recorded, unless only the checkpoint failed.
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
-        // One that is under way ends first; none begins from here on.
+        shared.state.lock().closing = true;
+        shared.signals.changed.notify_waiters();
+        // A begin that writes already ends first; none begins from here on.
         drop(shared.begin.lock().await.take());
         let unbegun = {
-            let mut state = shared.state.lock();
-            state.closing = true;
+            let state = shared.state.lock();
             !state.begun && state.failed.is_none()
         };
+        shared.signals.freeing.notify_one();
         if unbegun {
             // Nothing was written, and the directory stays as it is.
             shared.progress.lock().writer_ended = true;
@@ -71,7 +73,7 @@ async fn last_checkpoint(shared: &Shared) -> Result<()> {
         Ok(())
     };
     let file = shared.files.area(area);
-    let mut writing = pin!(checkpoint::write(file, &capture, header, before_header));
+    let mut writing = pin!(checkpoint::replace(file, &capture, header, before_header));
     let written = tokio::select! {
         biased;
         written = &mut writing => written,

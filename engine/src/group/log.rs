@@ -162,6 +162,12 @@ impl Log {
         removed
     }
 
+    /// Removes all entries.
+    pub(crate) fn clear(&mut self) -> Entries {
+        let emptied = Log { purged: self.purged, first: self.first, ..Log::default() };
+        std::mem::replace(self, emptied).entries
+    }
+
     /// Removes entries up to `through`, oldest first, and records the position.
     pub(crate) fn purge(&mut self, through: LogId) -> Vec<Arc<LogEntry>> {
         let mut removed = Vec::new();

@@ -101,8 +101,8 @@ impl Group {
         keys: Keys,
         applied: LogId,
         image: SharedImage,
-    ) -> (Keys, Vec<Arc<LogEntry>>) {
-        let entries = self.log.truncate_after(None);
+    ) -> (Keys, Entries) {
+        let entries = self.log.clear();
         self.log.purge(applied);
         self.purged_before = None;
         self.applied = Some(applied);

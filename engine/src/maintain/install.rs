@@ -5,9 +5,9 @@
 //! that leaves the old state.
 
 use crate::error::{Error, Result};
-use crate::group::Keys;
+use crate::group::{Entries, Keys};
 use crate::io::AlignedBuf;
-use crate::state::{Engine, KeyUse, Shared, State, View, fits_state};
+use crate::state::{Ended, Engine, KeyUse, Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
 use crate::write::coalesce;
 use bytes::Bytes;
@@ -55,11 +55,9 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        state.installing_bytes -= self.written_bytes;
-        for (_, entry) in self.keys.iter() {
-            state.space.unlink(&entry.value);
-        }
+        let (keys, entries) = (std::mem::take(&mut self.keys), Entries::default());
+        let installing_bytes = self.written_bytes;
+        self.shared.free(Ended::References { keys, entries, installing_bytes });
     }
 }
 
@@ -231,7 +229,7 @@ impl Installer {
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
         let mut claimed = self.claimed.take().ok_or(Error::Closed)?;
         let shared = self.shared.clone();
-        let (target, old) = shared
+        let (target, replaced) = shared
             .wait_until(|shared| {
                 let mut state = shared.state.lock();
                 if let Err(error) = state.check_open() {
@@ -243,19 +241,16 @@ impl Installer {
                 let group = state.groups.entry(self.group).or_default();
                 let (keys, entries) =
                     group.replace(std::mem::take(&mut claimed.keys), applied, image.clone());
-                for (_, entry) in keys.iter() {
-                    state.space.unlink(&entry.value);
-                }
-                for value in entries.iter().flat_map(|e| e.extents()) {
-                    state.space.unlink(value);
-                }
+                // They are keys' by now.
+                let installing_bytes = std::mem::take(&mut claimed.written_bytes);
                 state.checkpoints.hold = true;
                 state.checkpoints.requested = true;
-                Some(Ok((state.checkpoints.begun + 1, keys)))
+                let replaced = Ended::References { keys, entries, installing_bytes };
+                Some(Ok((state.checkpoints.begun + 1, replaced)))
             })
             .await?;
         shared.signals.writer.notify_one();
-        old.drop_in_pieces().await;
+        shared.free(replaced);
         shared.wait_for_checkpoint(target).await
     }
 }

@@ -15,7 +15,7 @@ use crate::checkpoint::Capture;
 use crate::error::{Corruption, Error, Result};
 use crate::io::{AlignedBuf, BLOCK};
 use crate::journal::{self, Packer, Record};
-use crate::state::{Checkpoints, Engine, Shared, free_ended_views};
+use crate::state::{Checkpoints, Engine, Shared, free_what_ended};
 use crate::superblock::{Clean, NEWEST_FORMAT, Superblock};
 use crate::types::{GroupId, LogId, MemberState};
 use crate::write::{Compactor, Writer, syncer};
@@ -41,7 +41,7 @@ pub(super) struct Unbegun {
 /// Starts the tasks that write no file but the superblock.
 pub(super) fn watch(shared: &Arc<Shared>) {
     shared.spawn(syncer::run(shared.clone()));
-    shared.spawn(free_ended_views(shared.clone()));
+    shared.spawn(free_what_ended(shared.clone()));
 }
 
 impl Engine {
@@ -81,8 +81,15 @@ impl Engine {
             let mut waiting = shared.begin.lock().await;
             let mut copy = None;
             if waiting.is_some() {
-                shared.state.lock().check_open()?;
-                copy = set_aside(&shared, copied).await?;
+                // Copying may take long, and a stop does not wait for it: what is left of the copy
+                // goes with the next one.
+                copy = tokio::select! {
+                    biased;
+                    ended = shared.wait_until(|shared| shared.state.lock().check_open().err()) => {
+                        return Err(ended);
+                    }
+                    copy = set_aside(&shared, copied) => copy?,
+                };
             }
             match waiting.take() {
                 Some(begin) => {

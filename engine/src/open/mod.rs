@@ -243,7 +243,7 @@ fn state(recovered: &mut Recovered, space: SpaceMap, ring: Ring) -> State {
         failed: None,
         failed_sync: None,
         checkpoints: Checkpoints::default(),
-        ended_views: Vec::new(),
+        ended: Vec::new(),
     }
 }
 

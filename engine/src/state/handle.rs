@@ -24,10 +24,7 @@ impl Drop for EndOnDrop {
             // There is no writer that would say so.
             self.0.progress.lock().writer_ended = true;
         }
-        self.0.signals.writer.notify_one();
-        self.0.signals.syncer.notify_one();
-        self.0.signals.compactor.notify_one();
-        self.0.signals.changed.notify_waiters();
+        self.0.signals.ends();
     }
 }
 

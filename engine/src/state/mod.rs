@@ -6,6 +6,7 @@
 mod capacity;
 mod checkpoints;
 mod deferred_values;
+mod freeing;
 mod handle;
 mod moves;
 mod progress;
@@ -21,6 +22,7 @@ pub use capacity::Need;
 pub(crate) use capacity::{KeyUse, fits_state};
 pub(crate) use checkpoints::{Checkpoints, Written};
 pub(crate) use deferred_values::{Deferred, Placing};
+pub(crate) use freeing::{Ended, free_what_ended};
 pub use handle::Engine;
 pub(crate) use moves::Movable;
 pub(crate) use progress::{PendingAck, WriteProgress};
@@ -29,11 +31,9 @@ pub(crate) use scarcity::Scarcity;
 pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
 pub(crate) use value_cache::ValueCache;
 pub use view::View;
-pub(crate) use view::free_ended_views;
 
 use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
-use crate::index::Remains;
 use crate::io::{Directory, FileKind, IoDeadlines, IoFuture, OpenFile};
 use crate::journal::Ring;
 use crate::space::SpaceMap;
@@ -66,8 +66,8 @@ pub(crate) struct State {
     /// A write or sync failed; says whether the superblock records it.
     pub failed_sync: Option<FailureRecord>,
     pub checkpoints: Checkpoints,
-    /// Keys that ended views alone held, to be freed.
-    pub ended_views: Vec<Remains>,
+    /// To be freed in pieces.
+    pub ended: Vec<Ended>,
 }
 
 /// Whether the superblock records that a write or sync failed.
@@ -176,8 +176,19 @@ pub(crate) struct Signals {
     pub writer: Notify,
     pub syncer: Notify,
     pub compactor: Notify,
+    pub freeing: Notify,
     /// For every task that waits for a change.
     pub changed: Notify,
+}
+
+impl Signals {
+    /// The engine failed, or ends.
+    pub(crate) fn ends(&self) {
+        for task in [&self.writer, &self.syncer, &self.compactor, &self.freeing] {
+            task.notify_one();
+        }
+        self.changed.notify_waiters();
+    }
 }
 
 /// What an open writes before anything else is written.
@@ -253,10 +264,7 @@ impl Shared {
         for done in waiting.into_iter().map(|w| w.done).chain(queued) {
             done(Err(error.clone()));
         }
-        self.signals.changed.notify_waiters();
-        self.signals.writer.notify_one();
-        self.signals.syncer.notify_one();
-        self.signals.compactor.notify_one();
+        self.signals.ends();
     }
 
     /// An operation of a device failed, which ends the engine.

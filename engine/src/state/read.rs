@@ -10,11 +10,16 @@ use std::sync::atomic::Ordering;
 impl Shared {
     /// Reads a value, from memory while its write is in flight. Does not count damage.
     pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        let unwritten = self.state.lock().unwritten.get(&at.offset()).cloned();
-        match unwritten.filter(|value| at.matches(value)) {
+        match self.in_flight(at) {
             Some(value) => Ok(value),
             None => read_value(&self.files.data, at, log_id).await,
         }
+    }
+
+    /// A value whose write is in flight.
+    fn in_flight(&self, at: &ValueRef) -> Option<Bytes> {
+        let value = self.state.lock().unwritten.get(&at.offset()).cloned();
+        value.filter(|value| at.matches(value))
     }
 
     /// The same of a key's value, which stays in memory for as long as it is read often.
@@ -22,9 +27,8 @@ impl Shared {
         if let Some(value) = self.values.get(&entry.value, entry.version) {
             return Ok(value);
         }
-        let unwritten = self.state.lock().unwritten.get(&entry.value.offset()).cloned();
         // It is part of a message, all of which would stay in memory with it.
-        if let Some(value) = unwritten.filter(|value| entry.value.matches(value)) {
+        if let Some(value) = self.in_flight(&entry.value) {
             return Ok(value);
         }
         let value = read_value(&self.files.data, &entry.value, entry.version).await?;

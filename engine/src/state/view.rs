@@ -1,13 +1,13 @@
 //! A consistent view of a group's keys.
 
-use super::Shared;
+use super::{Ended, Shared};
 use crate::error::Result;
-use crate::group::{Keys, drop_in_pieces};
+use crate::group::Keys;
 use crate::types::{GroupId, KeyEntry, ListPage, ListQuery, LogId, SharedImage};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// The most ended views whose keys wait to be freed. Of a view beyond them all keys are freed at once.
+/// The most that waits to be freed. Of a view beyond it all keys are freed at once.
 const ENDED_VIEWS: usize = 64;
 
 /// A consistent view of one group's keys, made in O(1). While it lives, no extent that it can reach
@@ -26,33 +26,20 @@ struct Pin {
 }
 
 impl Drop for Pin {
-    /// Frees one piece of what the view alone held, and leaves the rest to [`free_ended_views`]:
+    /// Frees one piece of what the view alone held, and leaves the rest to [`free_what_ended`]:
     /// the caller shares its thread with others.
+    ///
+    /// [`free_what_ended`]: super::free_what_ended
     fn drop(&mut self) {
-        let mut remains = std::mem::take(&mut self.keys).drop_first_piece();
-        let mut state = self.shared.state.lock();
-        state.space.view_ends(self.number);
-        // That task ends with the engine.
-        let open = state.check_open().is_ok();
-        if remains.is_some() && open && state.ended_views.len() < ENDED_VIEWS {
-            state.ended_views.extend(remains.take());
-            drop(state);
-            self.shared.signals.changed.notify_waiters();
+        let remains = std::mem::take(&mut self.keys).drop_first_piece();
+        let room = {
+            let mut state = self.shared.state.lock();
+            state.space.view_ends(self.number);
+            state.ended.len() < ENDED_VIEWS
+        };
+        if let Some(remains) = remains.filter(|_| room) {
+            self.shared.free(Ended::View(remains));
         }
-    }
-}
-
-/// Frees what ended views alone held, in pieces, until the engine is closed or fails.
-pub(crate) async fn free_ended_views(shared: Arc<Shared>) {
-    let next = |shared: &Shared| {
-        let mut state = shared.state.lock();
-        match state.ended_views.pop() {
-            Some(remains) => Some(Some(remains)),
-            None => state.check_open().is_err().then_some(None),
-        }
-    };
-    while let Some(remains) = shared.wait_until(next).await {
-        drop_in_pieces(remains).await;
     }
 }
 

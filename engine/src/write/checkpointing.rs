@@ -1,7 +1,7 @@
 //! Taking a checkpoint beside foreground work, and reclaiming the journal that it covers.
 
 use crate::checkpoint::{
-    Capture, CapturedGroup, Changes, Header, PARTS, void, write, write_changes,
+    Capture, CapturedGroup, Changes, Header, PARTS, replace, void, write_changes,
 };
 use crate::error::{Error, Result};
 use crate::state::{Shared, State, Written};
@@ -48,14 +48,14 @@ async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u12
         worth(&written, capture, &changes, rest_bytes, file.size()).then_some((written, changes))
     });
     let now = match changes {
-        None => Written::whole(write(file, capture, header, sync_all()).await?, capture),
+        None => Written::whole(replace(file, capture, header, sync_all()).await?, capture),
         Some((before, changes)) => {
             to_newest_format(shared).await?;
             let headers = (&before.header, header);
             match write_changes(file, capture, &changes, headers, sync_all()).await {
                 // It was reckoned from the mean length of a key.
                 Err(Error::Full { .. }) => {
-                    Written::whole(write(file, capture, header, sync_all()).await?, capture)
+                    Written::whole(replace(file, capture, header, sync_all()).await?, capture)
                 }
                 written => before.with_changes(written?, capture),
             }

@@ -4,9 +4,11 @@ use crate::support::sixty::{
     GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
 };
 use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run, until};
-use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Engine, KernelBootId, MemberState, Mode, Options, SnapshotKey};
+use cairn_engine::io::{BLOCK, Device, Directory, FileKind, IoFuture};
+use cairn_engine::{Engine, Error, KernelBootId, MemberState, Mode, Options, SnapshotKey};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// What an open may not change before its begin.
 const KEPT: [FileKind; 4] =
@@ -309,6 +311,101 @@ fn no_checkpoint_stays_alone() {
                 assert!(engine.get(GROUP, b"other").await.unwrap().is_some(), "{what}");
             }
         }
+    });
+}
+
+async fn both_areas_hold_one(disk: &Disk) -> bool {
+    let found = cairn_engine::inspect(disk, KernelBootId(1), false).await.unwrap();
+    found.contents.unwrap().checkpoints.iter().all(|area| area.holds.is_some())
+}
+
+/// The story: a process was killed while it wrote a checkpoint. The header of the one before was still
+/// there, over a body that was half overwritten, and passed for a second checkpoint until the next one.
+#[test]
+fn a_kill_within_a_checkpoint_leaves_none_alone() {
+    run(async {
+        let (mut cuts, mut alone) = (0, 0);
+        for cut in 1.. {
+            let (disk, engine) = filled().await;
+            {
+                let mut core = disk.core.lock().unwrap();
+                core.cut_at = Some(core.operations + cut);
+            }
+            let ended = tokio::select! {
+                biased;
+                () = disk.died.notified() => false,
+                saved = engine.checkpoint() => { saved.unwrap(); true }
+            };
+            drop(engine);
+            disk.kill(Fate::Kept);
+            alone += u32::from(!both_areas_hold_one(&disk).await);
+            let engine = open(&disk, false).await.unwrap();
+            let two = async {
+                while !both_areas_hold_one(&disk).await {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let two = tokio::time::timeout(Duration::from_secs(60), two).await;
+            two.unwrap_or_else(|_| panic!("cut {cut}: no second checkpoint"));
+            drop(engine);
+            disk.kill(Fate::Kept);
+            disk.damage(newest_area(&disk).await, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+            let engine = open(&disk, false).await.unwrap();
+            assert_eq!(check_prefix(&engine, &format!("cut {cut}")).await, 60);
+            if ended {
+                break;
+            }
+            cuts += 1;
+        }
+        assert!(cuts > 4 && alone > 2, "{alone} of {cuts} cuts left one checkpoint");
+    });
+}
+
+/// A directory of which no copy ever ends.
+struct NeverCopied {
+    disk: Disk,
+    begun: Arc<Notify>,
+}
+
+impl Directory for NeverCopied {
+    fn open(&self, kind: FileKind) -> std::io::Result<Arc<dyn Device>> {
+        self.disk.open(kind)
+    }
+
+    fn location(&self) -> String {
+        self.disk.location()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.disk.backend()
+    }
+
+    fn set_aside(&self, _number: u64) -> IoFuture<std::io::Result<String>> {
+        self.begun.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The story: a member with a damaged directory copied journal and checkpoints to a disk that took
+/// minutes, and could not be stopped meanwhile.
+#[test]
+fn a_stop_does_not_wait_for_a_copy_that_is_set_aside() {
+    run(async {
+        let disk = damaged(Harm::Journal).await;
+        let before = KEPT.map(|kind| disk.bytes(kind));
+        let begun = Arc::new(Notify::new());
+        let directory = NeverCopied { disk: disk.clone(), begun: begun.clone() };
+        let engine = Engine::open(Arc::new(directory), None, options(true)).await.unwrap();
+        apply_again(&engine);
+        let beginning = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.begin(true).await }
+        });
+        begun.notified().await;
+        let closed = tokio::time::timeout(Duration::from_secs(60), engine.close()).await;
+        closed.expect("the close waits for the copy").unwrap();
+        assert_eq!(beginning.await.unwrap(), Err(Error::Closed));
+        assert!(before == KEPT.map(|kind| disk.bytes(kind)), "the directory was written");
     });
 }
 

@@ -127,6 +127,8 @@ enum Command {
 
 /// Longest wait at exit for calls that run on threads.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// By how much the commands of backups let others go first.
+const NICE: i32 = 10;
 
 /// The command line. A variable that is empty counts as unset, for every option: files that set
 /// variables often leave one empty.
@@ -166,6 +168,10 @@ pub(crate) fn main() -> ExitCode {
         output.warning(&warning);
     }
     let server = matches!(cli.command, Command::Serve(_));
+    if matches!(cli.command, Command::Backup(_)) {
+        // Its threads inherit this. A member on the same machine comes first; it does not matter if it fails.
+        let _ = rustix::process::nice(NICE);
+    }
     let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -4,7 +4,8 @@
 //! later. Its view keeps the space of what is deleted meanwhile, so it ends with the stream, when the
 //! receiver takes nothing for a while, and when space is scarce. A piece is charged to the caller until the
 //! transport has sent one; one more of each stream, which waits for its place, is not. Few streams are
-//! open at once. Before each piece the caller's roles are looked at again.
+//! open at once. Before each piece the caller's roles are looked at again. Others come first: behind each piece
+//! a stream waits as long as reading it took.
 
 use super::{Inner, read};
 use crate::access::{Need, Session};
@@ -127,13 +128,18 @@ pub(super) async fn backup(
 impl Sending {
     /// Ends once all is sent or the receiver is gone. The view ends with it.
     async fn send_to(mut self, parts: &mpsc::Sender<Part>) -> Result<(), Status> {
-        while let Some(kind) = self.next().await? {
+        loop {
+            let begun = Instant::now();
+            let Some(kind) = self.next().await? else { return Ok(()) };
+            // A busy disk and a busy processor make it long.
+            let reading = begun.elapsed();
             let since = Instant::now();
             loop {
                 self.check_space()?;
                 match tokio::time::timeout(LOOK, parts.reserve()).await {
                     Ok(Ok(place)) => {
                         place.send(Ok(proto::BackupPart { kind: Some(kind) }));
+                        tokio::time::sleep(reading.min(LOOK)).await;
                         break;
                     }
                     Ok(Err(_)) => return Ok(()),
@@ -148,7 +154,6 @@ impl Sending {
                 }
             }
         }
-        Ok(())
     }
 
     fn check_space(&self) -> Result<(), Status> {

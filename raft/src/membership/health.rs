@@ -22,8 +22,6 @@ impl Reconciler {
     /// For each member whether it may be stopped now. The caller has a quorum confirm before that
     /// this member leads. `None`: it does not lead any more.
     pub(crate) async fn stop_verdicts(&self) -> Option<Vec<StopVerdict>> {
-        // Each answer asks all members, so one after another.
-        let _one = self.surveying.lock().await;
         let before = with_metrics(&self.member.raft, Clone::clone);
         let answers =
             self.member.answers_of(before.membership_config.voter_ids(), ANSWER_LIMIT).await;

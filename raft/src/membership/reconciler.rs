@@ -47,8 +47,6 @@ pub(crate) struct Reconciler {
     /// Changes are made one after another: those of operators, those of this task, and a new version
     /// of the cluster.
     pub(crate) changing: Arc<futures::lock::Mutex<()>>,
-    /// The members are asked how they stand for one caller after another.
-    pub(super) surveying: futures::lock::Mutex<()>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last checked.
     leads: Mutex<Option<Leads>>,
@@ -85,7 +83,6 @@ impl Reconciler {
             member,
             ack_modes,
             changing: Arc::default(),
-            surveying: futures::lock::Mutex::default(),
             pending_joins: Mutex::default(),
             leads: Mutex::default(),
             asked: Mutex::default(),
