@@ -115,8 +115,10 @@ pub async fn force_new_cluster(
     let term = last.term.max(voted) + 1;
     engine.save_vote(GROUP, &encode_vote(&Vote::new(term, own))).await?;
     let alone = Membership::new(vec![BTreeSet::from([own])], BTreeMap::from([(own, address)]));
-    // The membership is the last: without it the member cannot be elected.
+    // As each term, it begins with a blank entry. The membership is the last: without it the member
+    // cannot be elected.
     let payloads = [
+        Payload::Blank,
         Payload::Normal(codec::encode_unsafe_recovery(own)),
         Payload::Normal(codec::encode_mode(Mode::Sync)),
         Payload::Membership(alone.map_err(unreadable)?),

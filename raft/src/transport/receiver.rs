@@ -15,7 +15,7 @@ use crate::core::{codec, proto, runtime};
 use crate::storage::state_machine::{Incoming, Snapshot, SnapshotData};
 use bytes::Bytes;
 use cairn_engine::{Engine, Installer, LogId, SnapshotKey};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, oneshot};
 use tonic::Status;
@@ -27,6 +27,8 @@ const KEEP_FOR: Duration = Duration::from_secs(120);
 pub(crate) struct SnapshotReceiver {
     engine: Engine,
     partial: Arc<Mutex<Option<Partial>>>,
+    /// Why this member takes no snapshot any more: one was of another history.
+    contradicted: OnceLock<String>,
 }
 
 struct Partial {
@@ -66,7 +68,7 @@ fn engine_status(error: cairn_engine::Error) -> Status {
 
 impl SnapshotReceiver {
     pub(crate) fn new(engine: Engine) -> SnapshotReceiver {
-        SnapshotReceiver { engine, partial: Arc::default() }
+        SnapshotReceiver { engine, partial: Arc::default(), contradicted: OnceLock::new() }
     }
 
     /// Whether this member holds everything through this entry, and keeps it as its mode promises:
@@ -80,18 +82,30 @@ impl SnapshotReceiver {
         Ok(visible)
     }
 
-    /// Applied entries are committed and keep their ids: openraft would take a contradiction for a
-    /// broken invariant.
-    fn refuse_contradiction(&self, last: LogId) -> Result<(), Status> {
-        match self.engine.applied(GROUP) {
-            Some(applied) if last.index <= applied.index && last > applied => {
+    /// Refuses a snapshot with these entries in its history, if that lacks what is applied here: applied
+    /// entries are committed and keep their ids, and terms never fall along a log, so it has no entry of
+    /// a later term up to there. From then on every snapshot is refused, since what is applied stays.
+    ///
+    /// The story: a member was missing while an operator discarded what it held, and came back when the
+    /// log was purged beyond that. A snapshot replaced the last copy of acknowledged writes without a
+    /// word.
+    fn refuse_contradiction(&self, entries: impl IntoIterator<Item = LogId>) -> Result<(), Status> {
+        if let Some(applied) = self.engine.applied(GROUP) {
+            let contradicts = |id: &LogId| id.index <= applied.index && id.term > applied.term;
+            if let Some(id) = entries.into_iter().find(contradicts) {
                 let reason = format!(
-                    "a snapshot through {last} contradicts what is applied here, {applied}"
+                    "a leader sends a snapshot with entry {id} in its history, where this member has applied {applied}: what it \
+                     holds was discarded with `cairn unsafe-recovery`; keep its data directory if that matters, and give it an \
+                     empty one"
                 );
-                Err(Status::failed_precondition(reason))
+                if self.contradicted.set(reason.clone()).is_ok() {
+                    tracing::error!(slot = self.engine.identity().slot, reason);
+                }
             }
-            _ => Ok(()),
         }
+        self.contradicted
+            .get()
+            .map_or(Ok(()), |reason| Err(Status::failed_precondition(reason.clone())))
     }
 
     /// Resumes a transfer, or begins it. Returns the last key that has arrived, empty if none has.
@@ -100,7 +114,7 @@ impl SnapshotReceiver {
         if self.already_held(last).await? {
             return Ok(None);
         }
-        self.refuse_contradiction(last)?;
+        self.refuse_contradiction([last])?;
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
@@ -137,6 +151,11 @@ impl SnapshotReceiver {
         if after != *last_key {
             return Ok((last_key.clone(), Vec::new()));
         }
+        let written = items.iter().map(|item| LogId { term: item.term, index: item.index });
+        if let Err(refused) = self.refuse_contradiction(written) {
+            *slot = None;
+            return Err(refused);
+        }
         // After an error a part of the piece may be stored, so the transfer is gone and must begin
         // again.
         let partial = slot.take().ok_or_else(gone)?;
@@ -166,12 +185,13 @@ impl SnapshotReceiver {
             *slot = None;
             return Ok(None);
         }
-        self.refuse_contradiction(last)?;
+        self.refuse_contradiction([last])?;
         match slot.take() {
             Some(partial) if partial.last_log_id == last && partial.last_key == last_key => {
                 // Report missing space here: during the install it would end replication.
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta)?;
+                self.refuse_contradiction(incoming.known_entries())?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
             }
             other => {
@@ -234,9 +254,9 @@ pub(crate) fn named(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::state_machine::Image;
+    use crate::storage::state_machine::{Image, UnsafeRecoveries};
     use crate::storage::tests::{engine, engine_to_hold};
-    use cairn_engine::{NewEntry, Promise};
+    use cairn_engine::{MachineImage, NewEntry, Promise};
     use futures::FutureExt;
     use prost::Message;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -375,6 +395,48 @@ mod tests {
         assert_eq!(behind, ("a".into(), vec![]), "nothing is taken behind a hole");
         let rest = receiver.chunk(last, "a".into(), piece(&["b", "c"])).await.unwrap();
         assert_eq!(rest, ("c".into(), vec![]));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_whose_history_lacks_what_is_applied_is_refused_for_good() {
+        let applied = LogId { term: 2, index: 5 };
+        let last = LogId { term: 9, index: 50 };
+        let meta = || SnapshotMeta {
+            last_log_id: Some(crate::core::types::raft_log_id(last)),
+            ..SnapshotMeta::default()
+        };
+        // (the version of the key that comes, where an unsafe recovery of term 9 is recorded, what is refused)
+        let histories = [
+            (LogId { term: 2, index: 5 }, 7, None),
+            (LogId { term: 1, index: 4 }, 6, Some("entry 9-5 ")),
+            (LogId { term: 9, index: 4 }, 50, Some("entry 9-4 ")),
+        ];
+        for (version, recorded, refused) in histories {
+            let folder = tempfile::tempdir().unwrap();
+            let engine = engine(&folder).await;
+            let installer = engine.begin_install(GROUP).await.unwrap();
+            installer.finish(applied, Arc::new(Image::default())).await.unwrap();
+            let receiver = SnapshotReceiver::new(engine);
+            let unsafe_recoveries =
+                UnsafeRecoveries { count: 1, last_index: recorded, last_term: last.term };
+            let image = Image { unsafe_recoveries, ..Image::default() };
+            let LogId { term, index } = version;
+            let key = proto::SnapshotItem { term, index, ..item("a", vec![1; 100]) };
+            let received = async {
+                assert_eq!(receiver.offset(last).await?, Some(Bytes::new()));
+                receiver.chunk(last, Bytes::new(), vec![key]).await?;
+                receiver.finish(last, meta(), "a".into(), image.encode().into()).await
+            };
+            let Some(named) = refused else {
+                assert!(received.await.unwrap().is_some(), "it has what is applied");
+                continue;
+            };
+            let refused = received.await.err().expect("it lacks what is applied");
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+            assert!(refused.message().contains(named), "{refused}");
+            assert!(!receiver.receives(), "its space is free again");
+            assert!(receiver.offset(LogId { term: 9, index: 60 }).await.is_err(), "another one");
+        }
     }
 
     /// The story: a member said that it held a snapshot's last entry, whose write was under way. A

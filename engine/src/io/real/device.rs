@@ -129,11 +129,14 @@ impl TransferProgress {
     /// Takes the result of one part. `Ok(true)` when all is done.
     ///
     /// # Errors
-    /// The system's error, except an interruption: it transferred nothing, and the part is retried.
+    /// The system's error, except an interruption, and a kernel that has no room for the part now: that
+    /// transferred nothing, and the part is retried. The deadline of the operation bounds it.
     /// `UnexpectedEof` or `WriteZero` if a part was shorter than a block.
     pub(super) fn advance(&mut self, part: io::Result<usize>) -> io::Result<bool> {
         match part {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) if has_no_room(&error) || error.kind() == io::ErrorKind::Interrupted => {
+                Ok(false)
+            }
             Err(error) => Err(error),
             Ok(bytes) => {
                 let blocks = bytes - bytes % BLOCK;
@@ -148,6 +151,11 @@ impl TransferProgress {
     }
 }
 
+/// Whether the kernel had no memory or no place in the device's queue for a transfer.
+pub(super) fn has_no_room(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +164,7 @@ mod tests {
     fn a_transfer_in_parts_goes_on_until_all_is_done() {
         let mut progress = TransferProgress::new(Direction::Write, 4 * BLOCK);
         assert!(!progress.advance(Ok(2 * BLOCK)).unwrap());
+        assert!(!progress.advance(Err(io::ErrorKind::WouldBlock.into())).unwrap());
         assert!(!progress.advance(Err(io::ErrorKind::Interrupted.into())).unwrap());
         assert_eq!(progress.done(), 2 * BLOCK);
         assert!(progress.advance(Ok(2 * BLOCK)).unwrap());

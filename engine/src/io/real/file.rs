@@ -26,15 +26,21 @@ pub(super) fn failed(path: &Path, operation: &'static str, reason: impl ToString
 pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(write);
-    // std adds O_CLOEXEC; O_NONBLOCK means nothing to a regular file and keeps a pipe from blocking
-    // the open.
+    // std adds O_CLOEXEC; O_NONBLOCK keeps a pipe from blocking the open.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match options.custom_flags(system::bits(flags | OFlags::DIRECT)).open(path) {
+    let (file, direct) = match options.custom_flags(system::bits(flags | OFlags::DIRECT)).open(path)
+    {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-            options.custom_flags(system::bits(flags)).open(path).map(|file| (file, false))
+            (options.custom_flags(system::bits(flags)).open(path)?, false)
         }
-        opened => opened.map(|file| (file, true)),
+        opened => (opened?, true),
+    };
+    // A kernel before 6.5 refuses what it cannot begin at once, instead of doing it on a thread, where
+    // device mapper or software RAID is below (liburing issue 364).
+    if file.metadata()?.is_file() {
+        rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     }
+    Ok((file, direct))
 }
 
 /// Takes the lock; retries for [`LOCK_TIMEOUT`].
@@ -48,5 +54,23 @@ pub(super) fn lock_with_timeout(file: &File) -> io::Result<()> {
             }
             locked => return locked,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a block device cannot say at once whether it would wait, a kernel before 6.5 answers a read
+    /// through io_uring with EAGAIN if the file does not block: the node would call its directory damaged.
+    #[test]
+    fn a_data_file_blocks_and_is_still_direct() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let (file, direct) = open_file(&path, true).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        assert_eq!(flags.contains(OFlags::DIRECT), direct);
     }
 }

@@ -14,7 +14,9 @@
 //! - A file is closed, and its lock released, when its device is dropped and its last operation has
 //!   ended. The loop ends when the directory and all its devices are dropped.
 
-use super::device::{Direction, FileDevice, Request, Submit, Transfer, TransferProgress};
+use super::device::{
+    Direction, FileDevice, Request, Submit, Transfer, TransferProgress, has_no_room,
+};
 use crate::io::{AlignedBuf, Device};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -308,18 +310,21 @@ impl RingLoop {
     /// One turn: what completed is answered, what was queued goes to the kernel.
     fn turn(&mut self, completions: &AsyncFd<OwnedFd>, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let (continued, more) = self.complete();
+            let (continued, mut later) = self.complete();
             let (started, closed) = self.start(context);
             if closed && self.in_flight.len() == 0 {
                 return Poll::Ready(());
             }
-            if (continued || started)
-                && let Err(error) = self.submit()
-            {
-                tracing::error!(%error, "io_uring does not accept operations any more");
-                return Poll::Ready(());
+            if !self.ring.submission().is_empty() {
+                match self.submit() {
+                    Ok(all) => later |= !all,
+                    Err(error) => {
+                        tracing::error!(%error, "io_uring does not accept operations any more");
+                        return Poll::Ready(());
+                    }
+                }
             }
-            if more {
+            if later {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -377,18 +382,19 @@ impl RingLoop {
         assert!(pushed.is_ok(), "the ring has fewer entries than slots");
     }
 
-    fn submit(&mut self) -> io::Result<()> {
+    /// Hands the submission queue to the kernel. Returns whether that took all of it: if not, it has no
+    /// memory for more operations now, or no space for their completions.
+    fn submit(&mut self) -> io::Result<bool> {
         loop {
             match self.ring.submit() {
                 // The kernel may take some of them only.
-                Ok(_) if self.ring.submission().is_empty() => return Ok(()),
+                Ok(_) if self.ring.submission().is_empty() => return Ok(true),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel has no memory for more operations, or no space for their completions.
                 Err(error)
                     if matches!(Errno::from_io_error(&error), Some(Errno::AGAIN | Errno::BUSY)) =>
                 {
-                    self.ring.submit_and_wait(1)?;
+                    return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
@@ -396,25 +402,28 @@ impl RingLoop {
     }
 
     /// Takes completions and answers their operations. Returns whether it put the rest of any into
-    /// the submission queue, and whether there are more completions.
+    /// the submission queue, and whether others should run first: there are more completions, or the
+    /// kernel had no room.
     fn complete(&mut self) -> (bool, bool) {
-        let mut continued = Vec::new();
+        let (mut continued, mut later) = (Vec::new(), false);
         let (_, _, mut completions) = self.ring.split();
         for completion in completions.by_ref().take(TURN) {
             let slot = completion.user_data() as usize;
             let operation = self.in_flight.take(slot);
-            if let Some(rest) = operation.and_then(|it| it.advance(result_of(&completion))) {
+            let result = result_of(&completion);
+            later |= result.as_ref().is_err_and(has_no_room);
+            if let Some(rest) = operation.and_then(|it| it.advance(result)) {
                 continued.push(rest);
             }
         }
-        let more = !completions.is_empty();
+        later |= !completions.is_empty();
         drop(completions);
         let continues = !continued.is_empty();
         for operation in continued {
             let slot = self.in_flight.free_slot();
             self.push(slot, operation);
         }
-        (continues, more)
+        (continues, later)
     }
 }
 

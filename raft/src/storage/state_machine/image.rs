@@ -6,10 +6,10 @@ use super::sessions::Sessions;
 use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
-use crate::core::types::StoredMembership;
+use crate::core::types::{StoredMembership, engine_log_id};
 use crate::core::version::RELEASE_BYTES_MAX;
 use crate::core::{codec, convert, proto, repeated};
-use cairn_engine::{BootEpoch, MachineImage, Mode};
+use cairn_engine::{BootEpoch, LogId, MachineImage, Mode};
 use prost::Message;
 use std::sync::Arc;
 
@@ -74,6 +74,18 @@ impl Image {
             mode_index: message.mode_index,
             version: message.version,
         })
+    }
+}
+
+impl Image {
+    /// Some entries of the history that led to it. A term begins with a blank entry, so the entry before
+    /// the record of an unsafe recovery is of its term, too.
+    pub(crate) fn known_entries(&self) -> impl Iterator<Item = LogId> + use<> {
+        let UnsafeRecoveries { last_term: term, last_index, .. } = self.unsafe_recoveries;
+        let recorded =
+            [last_index.saturating_sub(1), last_index].map(|index| LogId { term, index });
+        let membership = self.membership.log_id().as_ref().map(engine_log_id);
+        recorded.into_iter().chain(membership)
     }
 }
 

@@ -225,6 +225,11 @@ impl Incoming {
             false => Err(Malformed("a snapshot whose membership is not that of its machine image")),
         }
     }
+
+    /// Some entries of the history that led to its state.
+    pub(crate) fn known_entries(&self) -> impl Iterator<Item = LogId> {
+        self.image.known_entries()
+    }
 }
 
 /// The snapshot type that openraft uses.

@@ -18,6 +18,15 @@ const REPLACED: &str = "an empty disk replaces its disk";
 const PARTED: Duration = Duration::from_millis(300);
 const UNCOMMITTED_EPOCH: &str = "the record of its boot epoch is in its log, not committed";
 
+const MISSING_MEMBER: &[&str] = &[
+    UNSYNCED_LOST,
+    UNSAFE_RECOVERY,
+    "a missing member holds what was discarded",
+    CONTRADICTED,
+    "it serves no read",
+    REPLACED,
+];
+
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario!("nats-total-cut-inside-the-window", three_or_five, total_cut)
         .seeds(6)
@@ -30,14 +39,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario!("discarded-while-a-member-was-missing", three_or_five, missing_member)
         .seeds(16)
         .may_stop()
-        .reaches(&[
-            UNSYNCED_LOST,
-            UNSAFE_RECOVERY,
-            "a missing member holds what was discarded",
-            CONTRADICTED,
-            "it serves no read",
-            REPLACED,
-        ]),
+        .reaches(MISSING_MEMBER),
+    scenario!(
+        "discarded-and-purged-while-a-member-was-missing",
+        |seed| Plan { log_retain_entries: 10, ..three_or_five(seed) },
+        missing_and_behind
+    )
+    .seeds(16)
+    .may_stop()
+    .reaches(MISSING_MEMBER),
     scenario!("longest-log-out-of-the-operators-sight", three, longest_out_of_sight)
         .seeds(12)
         .may_stop()
@@ -99,7 +109,7 @@ async fn synced_then_cut(mut stage: Stage) -> Played {
     let leader = stage.leader().await?;
     stage.synced_write().await?;
     stage.reached("a synced write was answered");
-    recover_without(stage, leader).await
+    recover_without(stage, leader, Meanwhile::Nothing).await
 }
 
 /// The followers lose power at once, under load, and the leader, the only member that lost nothing,
@@ -111,7 +121,23 @@ async fn missing_member(mut stage: Stage) -> Played {
     stage.pass(1_000, 3_000).await;
     stage.acknowledged(1).await?;
     let missing = stage.leader().await?;
-    recover_without(stage, missing).await
+    recover_without(stage, missing, Meanwhile::Nothing).await
+}
+
+/// The same, and the others write on until their logs begin behind what the old leader holds: what it
+/// gets is a snapshot.
+async fn missing_and_behind(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.pass(1_000, 3_000).await;
+    stage.acknowledged(1).await?;
+    let missing = stage.leader().await?;
+    recover_without(stage, missing, Meanwhile::Purged).await
+}
+
+/// What the others do before the missing member is back.
+enum Meanwhile {
+    Nothing,
+    Purged,
 }
 
 /// All machines lose power at once, under load. The operator reaches all members but the one with
@@ -149,11 +175,12 @@ async fn longest_out_of_sight(mut stage: Stage) -> Played {
     Ok(())
 }
 
-async fn recover_without(mut stage: Stage, missing: usize) -> Played {
+async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile) -> Played {
     let others = stage.others(&[missing]);
     let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
     let lost_acks = stage.cut_together(&others) > 0;
     stage.reached_if(lost_acks, UNSYNCED_LOST);
+    let last = stage.status(missing).and_then(|status| status.last_log);
     stage.kill(missing);
     // From here on clients send no requests and wait for no answers.
     stage.quiet().await;
@@ -165,6 +192,16 @@ async fn recover_without(mut stage: Stage, missing: usize) -> Played {
     let back =
         || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
     stage.until("members that an operator brought back", back).await?;
+    if matches!(meanwhile, Meanwhile::Purged) {
+        let is_purged = |stage: &Stage| others.iter().all(|member| stage.purged(*member) > last);
+        for _ in 0..20 {
+            if is_purged(&stage) {
+                break;
+            }
+            stage.bulk().await?;
+        }
+        stage.until("a log that was purged", || is_purged(&stage)).await?;
+    }
     stage.start(&[missing]).await;
     stage.until("a node that serves", || stage.node(missing).is_some()).await?;
     // It may replace entries that it has not applied by those of the others.
