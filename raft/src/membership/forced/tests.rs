@@ -174,9 +174,10 @@ fn is_new_cluster(engine: &Engine, generation: u32) -> bool {
     assert_eq!(engine.member_state(), MemberState::Active);
     assert_eq!(*vote.leader_id().node_id(), node(1));
     assert!(last.term > VOTED, "a vote of another may have been a majority's");
-    let metas = engine.read_metas(GROUP, last.index - 2..last.index + 1, 3);
-    let [(begin, loss), (_, mode), _] = metas.as_slice() else { panic!("{metas:?}") };
-    assert_eq!(begin.term, last.term, "one term for all three");
+    let metas = engine.read_metas(GROUP, last.index - 3..last.index + 1, 4);
+    let [(begin, blank), (_, loss), (_, mode), _] = metas.as_slice() else { panic!("{metas:?}") };
+    assert_eq!(begin.term, last.term, "one term for all four");
+    assert_eq!(LogRecord::decode(blank), Ok(LogRecord::Blank));
     assert!(matches!(LogRecord::decode(loss), Ok(LogRecord::UnsafeRecovery(_))));
     assert_eq!(LogRecord::decode(mode), Ok(LogRecord::Mode(Mode::Sync)));
     true
