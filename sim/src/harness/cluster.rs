@@ -65,7 +65,9 @@ impl Cluster {
         for slot in 1..=plan.nodes {
             let ip = parse(&format!("10.0.0.{slot}"));
             let host = handle.create_node().name(format!("node-{slot}")).ip(ip).build();
-            members.insert(slot, address(slot, 0));
+            if slot + plan.joiners <= plan.nodes {
+                members.insert(slot, address(slot, 0));
+            }
             let disk = SimDisk::new(
                 format!("disk-{slot}"),
                 &plan.geometry,

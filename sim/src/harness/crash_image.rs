@@ -46,6 +46,17 @@ pub(super) async fn starts_as(
     machine: &Machine,
     counted: Option<LogId>,
 ) -> Option<(MemberState, bool)> {
+    let state =
+        move |engine: &Engine| (engine.member_state(), counted.is_none_or(|id| holds(engine, id)));
+    of_copy(cluster, machine, state).await
+}
+
+/// What a machine that is down holds, by a copy of its disk. `None` if its node would not start.
+pub(super) async fn of_copy<T: Send + 'static>(
+    cluster: &Cluster,
+    machine: &Machine,
+    look: impl FnOnce(&Engine) -> T + Send + 'static,
+) -> Option<T> {
     let host = Handle::current().create_node().name("copy of a disk").build();
     let (disk, slot) = (machine.disk.copy(), machine.slot);
     let disk = SimDisk::of(format!("copy of disk-{slot}"), disk, host.clone());
@@ -53,7 +64,7 @@ pub(super) async fn starts_as(
     let opened = host.spawn(async move {
         let named = Some((CLUSTER.into(), slot));
         let engine = Engine::open(disk.directory(), named, options).await.ok()?;
-        Some((engine.member_state(), counted.is_none_or(|id| holds(&engine, id))))
+        Some(look(&engine))
     });
     opened.await.ok()?
 }

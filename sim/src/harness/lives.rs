@@ -13,6 +13,7 @@ use cairn_disk::ARRANGED;
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::Handle;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,10 +58,18 @@ impl Cluster {
 
     fn config(&self, machine: &Machine) -> Result<NodeConfig, String> {
         let slot = machine.slot;
-        let members = self.members.clone();
+        let forms = self.members.contains_key(&slot);
+        let members = match forms {
+            true => self.members.clone(),
+            false => BTreeMap::from([(slot, machine.address())]),
+        };
         let directory = PathBuf::from(format!("/simulated/{slot}"));
         let mut config = NodeConfig::new(CLUSTER, slot, directory, members)
             .map_err(|error| error.to_string())?;
+        if !forms {
+            // A node that an operator adds knows only whom it asks.
+            config.members.clear();
+        }
         MemberAddress { client: config.client_address, peer: config.peer_address } =
             machine.address();
         // An operator who moves a member names one that is there.

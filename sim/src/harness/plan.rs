@@ -20,6 +20,8 @@ pub struct Plan {
     pub mode: Mode,
     /// Members.
     pub nodes: u16,
+    /// How many of them, those of the highest slots, do not form the cluster: an operator adds them.
+    pub joiners: u16,
     /// Whether the disks keep completed writes through a power cut.
     pub honours_contract: bool,
     /// The disks' sizes.
@@ -145,6 +147,7 @@ impl Plan {
             seed,
             mode,
             nodes,
+            joiners: 0,
             honours_contract: mode == Mode::Device,
             geometry,
             bulk_keys: if large { 300 } else { 0 },
