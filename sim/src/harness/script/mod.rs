@@ -11,6 +11,7 @@
 //!   power       machines that lose power: one, all, one after another, at every disk operation
 //!   decisions   a majority may lack acknowledged writes, and an operator decides
 //!   automatic   the same, decided by configuration
+//!   founders    all that form a cluster have blank disks: beside members that came later, and alone
 //!   identity    members that lose their identity, or its superblock
 //!   election    votes and leaders at the wrong moment
 //!   half_connected  networks that connect only some of the members
@@ -49,6 +50,7 @@ mod decisions;
 mod devices;
 mod disks;
 mod election;
+mod founders;
 mod half_connected;
 mod identity;
 mod loss;
@@ -122,6 +124,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         moves::SCENARIOS,
         membership::SCENARIOS,
         modes::SCENARIOS,
+        founders::SCENARIOS,
     ]
     .into_iter()
     .flatten()
