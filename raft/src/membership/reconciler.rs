@@ -230,8 +230,10 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            // To replace and to add members needs a leader that can judge which ones are silent.
-            let can_judge = self.has_led(metrics.current_term);
+            // To replace and to add members needs a leader that can judge which ones are silent. To a
+            // suspended one all are.
+            let can_judge =
+                self.has_led(metrics.current_term) && !self.member.check_quorum.is_suspended();
             self.log_beginning(&metrics, can_judge).await;
             let Some(_one_after_another) = self.changing.try_lock() else { continue };
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
