@@ -3,6 +3,7 @@
 use super::members::Members;
 use super::*;
 use crate::core::types;
+use crate::durability::is_most_up_to_date;
 use crate::storage::log_store::encode_vote;
 use crate::storage::tests::{HeldDirectory, Hold};
 use cairn_engine::{Engine, GroupId, KernelBootId, MemberState, NewEntry, Options, Promise};

@@ -4,6 +4,7 @@
 
 use super::members::{Members, leads};
 use super::*;
+use crate::durability::leadership::To;
 use crate::durability::{Act, Drain, Event};
 use crate::storage::tests::engine_to_hold;
 use openraft::ChangeMembers;

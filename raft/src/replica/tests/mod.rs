@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::core::boot::Boot;
+use crate::core::codec::{self, MAX_META_BYTES};
+use crate::core::command::Command;
 use crate::core::config::ReplicaConfig;
+use crate::core::error::{ReadError, WriteError};
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
+use crate::core::runtime;
 use crate::core::types::{Entry, RaftLogId};
 use crate::core::version::VERSION;
+use crate::durability::{Event, UnsafeRecovery};
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
 use cairn_engine::{MemberState, Mode};

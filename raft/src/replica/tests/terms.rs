@@ -3,6 +3,7 @@
 use super::members::Members;
 use super::*;
 use crate::transport::terms;
+use openraft::ServerState;
 
 /// The story: a member accepted one message with the greatest term, which ended the cluster: no
 /// next term was left for an election, not even after all members restarted.

@@ -1,6 +1,7 @@
 //! A replica in a cluster whose version rises.
 
 use super::*;
+use crate::membership::{ChangeError, MemberChange};
 use crate::transport::PendingJoin;
 
 #[tokio::test(flavor = "multi_thread")]
