@@ -39,7 +39,7 @@ mod space;
 mod state;
 #[path = "../../../engine/src/superblock/mod.rs"]
 mod superblock;
-#[path = "../../../engine/src/types.rs"]
+#[path = "../../../engine/src/types/mod.rs"]
 mod types;
 #[path = "../../../engine/src/value_ref.rs"]
 mod value_ref;
