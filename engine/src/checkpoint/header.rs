@@ -105,9 +105,10 @@ impl Header {
         self.part.end()
     }
 
-    /// Bytes that were written to make this checkpoint.
+    /// Bytes that were written to make this checkpoint. A whole one makes the header void before.
     pub(crate) fn written_bytes(&self) -> u64 {
-        self.part.end() - self.part.at + BODY_AT
+        let headers = if self.part.changes { BODY_AT } else { 2 * BODY_AT };
+        self.part.end() - self.part.at + headers
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -22,7 +22,7 @@ const BATCH_KEYS: usize = 4096;
 const KEEP_KEYS: usize = 128;
 
 /// A snapshot being installed. Until [`Installer::finish`], nothing of it is visible and a crash
-/// leaves the old state. Dropping the installer frees its space, after the end of any write in
+/// leaves the old state. Dropping the installer frees its space soon, after the end of any write in
 /// flight.
 pub struct Installer {
     shared: Arc<Shared>,
@@ -55,20 +55,31 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let (keys, entries) = (std::mem::take(&mut self.keys), Entries::default());
-        let installing_bytes = self.written_bytes;
-        self.shared.free(Ended::References { keys, entries, installing_bytes });
+        self.shared.state.lock().installing_bytes -= self.written_bytes;
+        if self.keys.len() > 0 {
+            let (keys, entries) = (std::mem::take(&mut self.keys), Entries::default());
+            self.shared.free(Ended::References { keys, entries });
+        }
     }
 }
 
 impl Engine {
-    /// Begins to replace a group's whole state by a snapshot from a peer.
+    /// Begins to replace a group's whole state by a snapshot from a peer. Waits until what an earlier one
+    /// replaced, or took without being installed, has given all its references back: so few things refer
+    /// to a value at any time.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn begin_install(&self, group: GroupId) -> Result<Installer> {
         let shared = self.shared.clone();
-        shared.state.lock().check_begun()?;
+        let begins = |shared: &Shared| {
+            let state = shared.state.lock();
+            match state.check_begun() {
+                Ok(()) => (state.unlinking == 0).then_some(Ok(())),
+                refused => Some(refused),
+            }
+        };
+        shared.wait_until(begins).await?;
         let claimed =
             Some(Claimed { shared: shared.clone(), keys: Keys::default(), written_bytes: 0 });
         Ok(Installer { shared, group, claimed })
@@ -242,10 +253,10 @@ impl Installer {
                 let (keys, entries) =
                     group.replace(std::mem::take(&mut claimed.keys), applied, image.clone());
                 // They are keys' by now.
-                let installing_bytes = std::mem::take(&mut claimed.written_bytes);
+                state.installing_bytes -= std::mem::take(&mut claimed.written_bytes);
                 state.checkpoints.hold = true;
                 state.checkpoints.requested = true;
-                let replaced = Ended::References { keys, entries, installing_bytes };
+                let replaced = Ended::References { keys, entries };
                 Some(Ok((state.checkpoints.begun + 1, replaced)))
             })
             .await?;

@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Checks the checkpoints of both areas. A checkpoint that a crash interrupted may remain in an
-    /// area until two checkpoints were written after the open.
+    /// Checks the checkpoints of both areas. Of one that a crash interrupted at its header, a part may
+    /// remain in an area until two checkpoints were written after the open.
     pub async fn check_checkpoints(&self, pace: Pace<'_>) -> Checked {
         let mut checked = Checked::default();
         for area in 0..2 {

@@ -81,8 +81,7 @@ impl Engine {
             let mut waiting = shared.begin.lock().await;
             let mut copy = None;
             if waiting.is_some() {
-                // Copying may take long, and a stop does not wait for it: what is left of the copy
-                // goes with the next one.
+                // Copying may take long, and a stop does not wait for it.
                 copy = tokio::select! {
                     biased;
                     ended = shared.wait_until(|shared| shared.state.lock().check_open().err()) => {

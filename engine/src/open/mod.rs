@@ -244,6 +244,7 @@ fn state(recovered: &mut Recovered, space: SpaceMap, ring: Ring) -> State {
         failed_sync: None,
         checkpoints: Checkpoints::default(),
         ended: Vec::new(),
+        unlinking: 0,
     }
 }
 

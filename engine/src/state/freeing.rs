@@ -15,7 +15,7 @@ pub(crate) enum Ended {
     /// Keys that a view alone held.
     View(Remains),
     /// Keys and entries of the log, each of which has a reference to its values.
-    References { keys: Keys, entries: Entries, installing_bytes: u64 },
+    References { keys: Keys, entries: Entries },
 }
 
 impl Shared {
@@ -24,6 +24,7 @@ impl Shared {
         let mut state = self.state.lock();
         // That task ends with the engine.
         if state.check_open().is_ok() {
+            state.unlinking += usize::from(matches!(ended, Ended::References { .. }));
             state.ended.push(ended);
             drop(state);
             self.signals.freeing.notify_one();
@@ -43,9 +44,10 @@ pub(crate) async fn free_what_ended(shared: Arc<Shared>) {
         };
         match next {
             Some(Ended::View(remains)) => drop_in_pieces(remains).await,
-            Some(Ended::References { keys, entries, installing_bytes }) => {
+            Some(Ended::References { keys, entries }) => {
                 unlink(&shared, &keys, entries).await;
-                shared.state.lock().installing_bytes -= installing_bytes;
+                shared.state.lock().unlinking -= 1;
+                shared.signals.changed.notify_waiters();
                 keys.drop_in_pieces().await;
             }
             None => shared.signals.freeing.notified().await,
@@ -58,6 +60,9 @@ async fn unlink(shared: &Shared, keys: &Keys, mut entries: Entries) {
     while values.peek().is_some() {
         {
             let mut state = shared.state.lock();
+            if state.check_open().is_err() {
+                return;
+            }
             values.by_ref().take(UNLINKED_AT_ONCE).for_each(|value| state.space.unlink(&value));
         }
         yield_once().await;
@@ -65,6 +70,9 @@ async fn unlink(shared: &Shared, keys: &Keys, mut entries: Entries) {
     while !entries.is_empty() {
         {
             let mut state = shared.state.lock();
+            if state.check_open().is_err() {
+                return;
+            }
             let popped = std::iter::from_fn(|| entries.pop_front()).take(UNLINKED_AT_ONCE);
             popped.for_each(|entry| entry.extents().for_each(|at| state.space.unlink(at)));
         }

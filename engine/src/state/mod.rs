@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub checkpoints: Checkpoints,
     /// To be freed in pieces.
     pub ended: Vec<Ended>,
+    /// Replaced states and abandoned snapshots whose references are not all given back.
+    pub unlinking: usize,
 }
 
 /// Whether the superblock records that a write or sync failed.

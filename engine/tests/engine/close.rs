@@ -1,7 +1,7 @@
 //! After a clean stop the next open replays nothing. Whatever cuts the stop off, nothing is lost.
 
 use crate::support::store::{GROUP, filled, fresh, id, image, options, put, put_one};
-use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run, until};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
 use cairn_disk::Failing;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Error, KernelBootId, Mode, Options};
@@ -116,8 +116,6 @@ fn a_checkpoint_that_takes_too_long_does_not_hold_up_the_stop_and_nothing_is_los
         let engine = reopened(&disk, mode).await;
         assert!(replayed(&engine) > 0);
         check(&engine, "after a stop without a checkpoint").await;
-        // What was begun is not taken for a second checkpoint.
-        until("another one", || engine.status().checkpoints == 1).await;
     });
 }
 

@@ -323,42 +323,55 @@ async fn both_areas_hold_one(disk: &Disk) -> bool {
 /// there, over a body that was half overwritten, and passed for a second checkpoint until the next one.
 #[test]
 fn a_kill_within_a_checkpoint_leaves_none_alone() {
-    run(async {
-        let (mut cuts, mut alone) = (0, 0);
-        for cut in 1.. {
-            let (disk, engine) = filled().await;
-            {
-                let mut core = disk.core.lock().unwrap();
-                core.cut_at = Some(core.operations + cut);
-            }
-            let ended = tokio::select! {
-                biased;
-                () = disk.died.notified() => false,
-                saved = engine.checkpoint() => { saved.unwrap(); true }
-            };
-            drop(engine);
-            disk.kill(Fate::Kept);
-            alone += u32::from(!both_areas_hold_one(&disk).await);
-            let engine = open(&disk, false).await.unwrap();
-            let two = async {
-                while !both_areas_hold_one(&disk).await {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            let two = tokio::time::timeout(Duration::from_secs(60), two).await;
-            two.unwrap_or_else(|_| panic!("cut {cut}: no second checkpoint"));
-            drop(engine);
-            disk.kill(Fate::Kept);
-            disk.damage(newest_area(&disk).await, |bytes| bytes[2 * BLOCK + 10] ^= 1);
-            let engine = open(&disk, false).await.unwrap();
-            assert_eq!(check_prefix(&engine, &format!("cut {cut}")).await, 60);
-            if ended {
-                break;
-            }
-            cuts += 1;
+    for closes in [false, true] {
+        run(kills_within_a_checkpoint(closes));
+    }
+}
+
+async fn kills_within_a_checkpoint(closes: bool) {
+    let (mut cuts, mut alone) = (0, 0);
+    for cut in 1.. {
+        let disk = stopped().await;
+        let options = Options { last_checkpoint: Duration::from_secs(60), ..options(false) };
+        let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
+        apply_again(&engine);
+        {
+            let mut core = disk.core.lock().unwrap();
+            core.cut_at = Some(core.operations + cut);
         }
-        assert!(cuts > 4 && alone > 2, "{alone} of {cuts} cuts left one checkpoint");
-    });
+        let saving = async {
+            match closes {
+                true => engine.close().await,
+                false => engine.checkpoint().await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            () = disk.died.notified() => false,
+            saved = saving => { saved.unwrap(); true }
+        };
+        drop(engine);
+        disk.kill(Fate::Kept);
+        alone += u32::from(!both_areas_hold_one(&disk).await);
+        let engine = open(&disk, false).await.unwrap();
+        let two = async {
+            while !both_areas_hold_one(&disk).await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let two = tokio::time::timeout(Duration::from_secs(60), two).await;
+        two.unwrap_or_else(|_| panic!("cut {cut}: no second checkpoint"));
+        drop(engine);
+        disk.kill(Fate::Kept);
+        disk.damage(newest_area(&disk).await, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+        let engine = open(&disk, false).await.unwrap();
+        assert_eq!(check_prefix(&engine, &format!("cut {cut}")).await, 60);
+        if ended {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 4 && alone > 2, "{alone} of {cuts} cuts left one checkpoint");
 }
 
 /// A directory of which no copy ever ends.

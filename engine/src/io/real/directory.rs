@@ -170,7 +170,7 @@ impl Directory for FileDirectory {
         let path = self.path.clone();
         let (sender, copied) = oneshot::channel();
         let copying = std::thread::Builder::new().name("set-aside".to_owned()).spawn(move || {
-            let copy = set_aside::set_aside(&path, number);
+            let copy = set_aside::set_aside(&path, number, || sender.is_closed());
             drop(sender.send(copy.map(|copy| copy.display().to_string())));
         });
         Box::pin(async move {

@@ -24,8 +24,13 @@ const PARTIAL: &str = "set-aside-partial";
 const COPIED: [FileKind; 4] =
     [FileKind::Superblock, FileKind::Journal, FileKind::Checkpoint0, FileKind::Checkpoint1];
 
-/// Copies the files of `directory`; returns where the copy is.
-pub(super) fn set_aside(directory: &Path, number: u64) -> io::Result<PathBuf> {
+/// Copies the files of `directory`; returns where the copy is. Ends, and leaves nothing, when it is
+/// `given_up`.
+pub(super) fn set_aside(
+    directory: &Path,
+    number: u64,
+    given_up: impl Fn() -> bool,
+) -> io::Result<PathBuf> {
     let partial = directory.join(PARTIAL);
     remove(&partial)?;
     let there = std::fs::read_dir(directory)?
@@ -35,7 +40,7 @@ pub(super) fn set_aside(directory: &Path, number: u64) -> io::Result<PathBuf> {
         let reason = format!("there are {MOST_COPIES} copies already ({PREFIX}*): remove them");
         return Err(io::Error::new(io::ErrorKind::StorageFull, reason));
     }
-    let copied = copy(directory, &partial).and_then(|()| {
+    let copied = copy(directory, &partial, &given_up).and_then(|()| {
         let copy = directory.join(format!("{PREFIX}{number}"));
         std::fs::rename(&partial, &copy)?;
         File::open(directory)?.sync_all()?;
@@ -54,7 +59,7 @@ fn remove(partial: &Path) -> io::Result<()> {
     }
 }
 
-fn copy(directory: &Path, to: &Path) -> io::Result<()> {
+fn copy(directory: &Path, to: &Path, given_up: &impl Fn() -> bool) -> io::Result<()> {
     let free = system::free_space(directory)?.free_bytes;
     let mut left = (free / 10 * 9).saturating_sub(create::SPARE_BYTES);
     DirBuilder::new().mode(0o700).create(to)?;
@@ -65,18 +70,26 @@ fn copy(directory: &Path, to: &Path) -> io::Result<()> {
             .create_new(true)
             .mode(0o600)
             .open(to.join(kind.name()))?;
-        copy_file(&from, &copy, &mut left)?;
+        copy_file(&from, &copy, &mut left, given_up)?;
         copy.sync_all()?;
     }
     File::open(to)?.sync_all()
 }
 
 /// Copies a file of whole blocks, but for its zeros. `left` bytes may be written.
-fn copy_file(from: &File, to: &File, left: &mut u64) -> io::Result<()> {
+fn copy_file(
+    from: &File,
+    to: &File,
+    left: &mut u64,
+    given_up: &impl Fn() -> bool,
+) -> io::Result<()> {
     let bytes = from.metadata()?.len() / BLOCK as u64 * BLOCK as u64;
     to.set_len(bytes)?;
     let mut offset = 0;
     while offset < bytes {
+        if given_up() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the copy was given up"));
+        }
         let len = PIECE_BYTES.min(usize::try_from(bytes - offset).unwrap_or(PIECE_BYTES));
         let mut piece = AlignedBuf::zeroed(len);
         if from.read_exact_at(&mut piece, offset).is_err() {

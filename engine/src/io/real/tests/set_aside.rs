@@ -1,6 +1,7 @@
 //! Copies of a damaged directory.
 
 use super::{Backend, FileDirectory, SMALL, formatted};
+use crate::io::real::set_aside;
 use crate::io::{Directory, FileKind};
 use futures::executor::block_on;
 use std::fs;
@@ -55,4 +56,17 @@ fn there_are_four_copies_at_most_and_what_a_crash_left_of_one_goes() {
     assert!(error.to_string().contains("there are 4 copies already"), "{error}");
     assert_eq!(copies(&path), 4);
     assert!(block_on(directory.set_aside(2)).is_err(), "no copy replaces another");
+}
+
+#[test]
+fn a_copy_that_is_given_up_leaves_nothing() {
+    let (_parent, path) = formatted(&SMALL);
+    let asked = std::cell::Cell::new(0);
+    let given_up = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 2
+    };
+    set_aside::set_aside(&path, 1, given_up).unwrap_err();
+    assert_eq!((asked.get(), copies(&path)), (3, 0));
+    set_aside::set_aside(&path, 1, || false).unwrap();
 }
