@@ -41,8 +41,12 @@ pub(crate) enum Need<'a> {
     Write(&'a [u8]),
     /// To send a write at all: each one is an entry of the log, even if it only checks keys.
     Propose,
-    /// The operator's call that members make as well.
+    /// The operator's call for an unsafe recovery, which members make as well.
     UnsafeRecovery,
+    /// The operator's call for the state of the cluster, which members make as well.
+    Backup,
+    /// All keys with their values, for a backup. A member has them.
+    State,
     /// Any other call of the operator's service.
     Operator,
 }
@@ -106,12 +110,15 @@ impl Identity {
         let roles = &self.roles;
         let may = match (&self.principal, need) {
             (Principal::Insecure, _) => true,
-            (Principal::Member(_), need) => matches!(need, Need::AnyRole | Need::UnsafeRecovery),
+            (Principal::Member(_), need) => {
+                matches!(need, Need::AnyRole | Need::UnsafeRecovery | Need::Backup | Need::State)
+            }
             (_, Need::AnyRole) => !roles.is_empty(),
             (_, Need::Read(start) | Need::List(start)) => roles.reads(start),
+            (_, Need::State) => roles.reads(b""),
             (_, Need::Write(key)) => roles.writes(key),
             (_, Need::Propose) => roles.writes_any(),
-            (_, Need::UnsafeRecovery | Need::Operator) => roles.operates(),
+            (_, Need::UnsafeRecovery | Need::Backup | Need::Operator) => roles.operates(),
         };
         if may { Ok(()) } else { Err(self.lacks(need)) }
     }
@@ -151,13 +158,13 @@ impl Need<'_> {
         match self {
             Need::AnyRole => ("use this cluster".into(), "read".into()),
             Need::Read(key) => (format!("read key `{}`", shown(key)), role("read", key)),
-            Need::List([]) => ("list all keys".into(), "read".into()),
+            Need::List([]) | Need::State => ("list all keys".into(), "read".into()),
             Need::List(prefix) => {
                 (format!("list the keys that begin with `{}`", shown(prefix)), role("read", prefix))
             }
             Need::Write(key) => (format!("write key `{}`", shown(key)), role("write", key)),
             Need::Propose => ("write".into(), "write:PREFIX".into()),
-            Need::UnsafeRecovery | Need::Operator => {
+            Need::UnsafeRecovery | Need::Backup | Need::Operator => {
                 ("call the operator's service".into(), "operator".into())
             }
         }
@@ -172,7 +179,7 @@ mod tests {
     use super::*;
 
     /// Every kind of need, for keys inside and outside of `app/`.
-    const NEEDS: [Need<'_>; 10] = [
+    const NEEDS: [Need<'_>; 12] = [
         Need::AnyRole,
         Need::Read(b"app/1"),
         Need::Read(b"other"),
@@ -183,6 +190,8 @@ mod tests {
         Need::Propose,
         Need::UnsafeRecovery,
         Need::Operator,
+        Need::Backup,
+        Need::State,
     ];
 
     fn allowed(principal: Principal, roles: &str) -> String {
@@ -196,22 +205,23 @@ mod tests {
     fn each_role_allows_what_it_says_and_nothing_else() {
         let ada = || Principal::Token("ada".into());
         for (principal, roles, expected) in [
-            // any, read in and out, list in and all, write in and out, propose, recovery, operator
-            (ada(), "", "----------"),
-            (ada(), "read", "+++++-----"),
-            (ada(), "read:app/", "++-+------"),
-            (ada(), "write", "++++++++--"),
-            (ada(), "write:app/", "++-+-+-+--"),
-            (ada(), "operator", "+-------++"),
-            (ada(), "read operator", "+++++---++"),
-            (ada(), "read write:app/", "++++++-+--"),
-            (ada(), "read write:app/ operator", "++++++-+++"),
-            (Principal::Certificate("ada".into()), "write:app/", "++-+-+-+--"),
-            (Principal::Certificate("ada".into()), "", "----------"),
-            // Neither of these has roles. They would not count if it had.
-            (Principal::Member(1), "", "+-------+-"),
-            (Principal::Member(1), "read write operator", "+-------+-"),
-            (Principal::Insecure, "", "++++++++++"),
+            // any, read in and out, list in and all, write in and out, propose, recovery, operator,
+            // backup, its state
+            (ada(), "", "------------"),
+            (ada(), "read", "+++++------+"),
+            (ada(), "read:app/", "++-+--------"),
+            (ada(), "write", "++++++++---+"),
+            (ada(), "write:app/", "++-+-+-+----"),
+            (ada(), "operator", "+-------+++-"),
+            (ada(), "read operator", "+++++---++++"),
+            (ada(), "read write:app/", "++++++-+---+"),
+            (ada(), "read write:app/ operator", "++++++-+++++"),
+            (Principal::Certificate("ada".into()), "write:app/", "++-+-+-+----"),
+            (Principal::Certificate("ada".into()), "", "------------"),
+            // Neither of these has roles. They would not count if it had. A member has the state anyway.
+            (Principal::Member(1), "", "+-------+-++"),
+            (Principal::Member(1), "read write operator", "+-------+-++"),
+            (Principal::Insecure, "", "++++++++++++"),
         ] {
             assert_eq!(allowed(principal.clone(), roles), expected, "{principal} with `{roles}`");
         }

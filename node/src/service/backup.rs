@@ -79,7 +79,7 @@ pub(super) async fn backup(
     budget: Duration,
     streams: Arc<Semaphore>,
 ) -> Result<Parts, Status> {
-    caller.may(Need::List(b""))?;
+    caller.may(Need::State)?;
     let permit = streams.try_acquire_owned().map_err(|_| {
         refusal::refused(format!(
             "this node sends its state to {STREAMS} others already: wait until one has ended, or ask another member"
@@ -186,7 +186,7 @@ impl Sending {
 
     async fn keys(&mut self) -> Result<backup_part::Kind, Status> {
         let now = self.session.identity().map_err(refusal::denied)?;
-        for need in [Need::Operator, Need::List(b"")] {
+        for need in [Need::Backup, Need::State] {
             now.may(need).map_err(refusal::denied)?;
         }
         let end = Instant::now() + TAKES_WITHIN;

@@ -186,7 +186,7 @@ impl proto::operator_server::Operator for KvService {
         &self,
         request: Request<proto::BackupRequest>,
     ) -> Result<Response<backup::Parts>, Status> {
-        let (call, budget) = ((Method::Backup, Need::Operator), self.budget(&request));
+        let (call, budget) = ((Method::Backup, Need::Backup), self.budget(&request));
         let arguments = |asked: &proto::BackupRequest| match asked.held.len() {
             0 => "everything".to_owned(),
             held => format!("beside {held} earlier ones"),
