@@ -1,12 +1,12 @@
-//! Which backup at a target is the latest.
+//! Which backup at a target is the latest, and which one ended last.
 //!
 //! What holds here: the latest has the highest term and index. Clocks count only where an index may be of
 //! a cluster that was made anew under the same name, and then when backups began: one that took long may
-//! end behind later ones.
+//! end behind later ones. Which one ended last says when the next one is due, and nothing else.
 
 use crate::error::{Error, Result};
-use crate::manifest::Manifest;
-use crate::target::Target;
+use crate::manifest::{FOLDERS_MAX, Head, Manifest, RESUMED_MAX};
+use crate::target::{Target, folder_of};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,6 +43,54 @@ pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime)
         }
     }
     choose(found, of, now).map_err(|why| Error::NoLatest(format!("{}: {why}", target.text())))
+}
+
+/// The finished backup of this cluster that ended last, and until then, in seconds since 1970: a clock was
+/// ahead where one ended later. What cannot be read is no backup. One manifest is in memory at a time.
+///
+/// # Errors
+/// [`Error::Store`].
+pub async fn ended_last(
+    target: &Target,
+    cluster: &str,
+    generation: u32,
+    until: u64,
+) -> Result<Option<Manifest>> {
+    let found = target.find().await?.into_iter().filter(|(_, found)| found.finished);
+    let mut found: Vec<_> = found.map(|(name, found)| (found.latest, name)).collect();
+    // The manifest is written last: its time is that of the backup's end.
+    found.sort_unstable();
+    for (_, name) in found.into_iter().rev() {
+        let manifest = match Manifest::load(target, &name).await {
+            // The last one may be the one that cannot be read now.
+            Err(failed @ Error::Store { .. }) => return Err(failed),
+            Err(_) => continue,
+            Ok(manifest) => manifest,
+        };
+        let head = &manifest.head;
+        let is_own = (head.cluster.as_str(), head.generation) == (cluster, generation);
+        if is_own && manifest.ended <= until {
+            return Ok(Some(manifest));
+        }
+    }
+    Ok(None)
+}
+
+/// When the oldest backup was begun that has an object which this one needs, in seconds since 1970.
+///
+/// # Errors
+/// [`Error::Store`].
+pub async fn reaches_back(target: &Target, manifest: &Manifest) -> Result<u64> {
+    let folders: BTreeSet<&str> =
+        manifest.objects().map(|object| folder_of(&object.path)).collect();
+    let mut began = manifest.head.began;
+    // No backup needs more.
+    for folder in folders.into_iter().take(FOLDERS_MAX + RESUMED_MAX) {
+        if let Some(head) = Head::load(target, folder).await? {
+            began = began.min(head.began);
+        }
+    }
+    Ok(began)
 }
 
 fn choose(
@@ -87,7 +135,6 @@ fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Head;
     use std::time::Duration;
 
     const NOW: u64 = 1_800_000_000;

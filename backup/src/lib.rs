@@ -23,7 +23,7 @@ mod target;
 mod tests;
 
 pub use error::{Error, Result};
-pub use latest::{OfCluster, latest};
+pub use latest::{OfCluster, ended_last, latest, reaches_back};
 pub use manifest::{Head, Manifest, Object};
 pub use prune::{Keep, Pruned, prune};
 pub use read::{Backup, Items};

@@ -5,6 +5,7 @@ mod bounds;
 mod buckets;
 mod chains;
 mod damage;
+mod ends;
 mod pruning;
 mod races;
 mod server;
