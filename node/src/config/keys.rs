@@ -5,11 +5,11 @@
 //! What holds here: each default passes the check of its own kind (a test), and no two keys share
 //! an environment variable.
 
-use super::members;
+use super::{forms, members};
 use crate::access::Entries;
 use Kind::{
-    Access, Address, AddressOrAuto, Addresses, Choice, Integer, IntegerOrAuto, Members,
-    OptionalAddress, OptionalFile, Size, Text, Time,
+    Access, Address, AddressOrAuto, Addresses, BackupTarget, Choice, Integer, IntegerOrAuto,
+    Members, OptionalAddress, OptionalFile, OptionalPeriod, Period, Size, Text, Time,
 };
 use cairn_client::shown;
 use cairn_engine::Geometry;
@@ -28,6 +28,12 @@ pub(crate) enum Kind {
     Size(u64, u64),
     /// A length of time: `100ms`, `1s`.
     Time,
+    /// A length of time of so many seconds or more: `1m`, `7d`.
+    Period(u64),
+    /// The same, or `none`.
+    OptionalPeriod(u64),
+    /// An absolute path or a bucket, or `none`.
+    BackupTarget,
     /// `host:port`.
     Address,
     /// `host:port`, or `none`.
@@ -92,6 +98,9 @@ pub const KEY_BYTES_MAX: u64 = 2048;
 pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 const FLAG: Kind = Choice(&["false", "true"]);
+
+/// The shortest time between two backups, in seconds: each reads all keys.
+const BACKUP_SECONDS_MIN: u64 = 60;
 
 /// All keys, in the order of `config print`.
 pub(crate) const KEYS: &[Key] = &[
@@ -194,6 +203,22 @@ pub(crate) const KEYS: &[Key] = &[
         .live(),
     key("scrub.cycle_days", Integer(1, 3650), "30")
         .means("days from the start of one full scrub to the next"),
+    key("backup.target", BackupTarget, "none")
+        .means("where the leader saves backups of the cluster, the same on every member: a folder that all of them reach, or \
+                s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX; none: it saves none"),
+    key("backup.every", Period(BACKUP_SECONDS_MIN), "1day")
+        .means("time from the end of one backup to the beginning of the next")
+        .live(),
+    key("backup.keep", Integer(0, 10_000), "7")
+        .means("backups that stay: the latest, so many; others are removed after each backup")
+        .live(),
+    key("backup.keep_within", OptionalPeriod(BACKUP_SECONDS_MIN), "none")
+        .means("backups that are younger than this stay too")
+        .live(),
+    key("backup.full_every", OptionalPeriod(BACKUP_SECONDS_MIN), "none")
+        .means("a backup saves what changed since the latest one, but everything once that one needs objects of this age; none: once \
+                it needs those of 24 backups")
+        .live(),
     key("unsafe_recovery.automatic", FLAG, "false")
         .means("true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
                 an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`"),
@@ -320,6 +345,12 @@ impl Kind {
                 .map_err(|expected| format!("{expected}, or auto")),
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
             Kind::Time => parse_time(text).map(|_| ()),
+            Kind::Period(least) => forms::parse_period(text, least).map(|_| ()),
+            Kind::OptionalPeriod(least) => forms::parse_some_period(text, least).map(|_| ()),
+            Kind::BackupTarget if text.chars().any(shown::is_unprintable) => {
+                Err("expected a text without control characters".into())
+            }
+            Kind::BackupTarget => forms::check_target(text),
             Kind::OptionalAddress if text == "none" => Ok(()),
             Kind::AddressOrAuto if text == "auto" => Ok(()),
             Kind::Address | Kind::OptionalAddress | Kind::AddressOrAuto => {

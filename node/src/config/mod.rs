@@ -4,12 +4,15 @@
 //! What holds here: an unknown key is refused wherever it is given. Every value keeps its source. A
 //! [`NodeConfig`] that [`NodeConfig::validate`] accepts can be started.
 
+mod backup;
 mod error;
+mod forms;
 mod keys;
 mod layers;
 mod members;
 mod security;
 
+pub use backup::BackupConfig;
 pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
@@ -66,6 +69,8 @@ pub struct NodeConfig {
     pub failure_domain: String,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
+    /// When this member saves backups while it leads; `None`: never.
+    pub backup: Option<BackupConfig>,
     /// Whether the members accept data loss without an operator once every voter answers.
     pub unsafe_recovery_automatic: bool,
     /// How connections are authenticated; `None`: nobody has decided, and the node does not start.
@@ -278,6 +283,7 @@ impl NodeConfig {
                 .filter(|domain| domain != "none")
                 .unwrap_or_default(),
             scrub: read_scrub(layers)?,
+            backup: BackupConfig::read(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
             security: Security::read(layers)?,
         };
@@ -345,6 +351,7 @@ impl NodeConfig {
                 ));
             }
         }
+        self.check_backup()?;
         self.check_distinct()?;
         let ports =
             [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);

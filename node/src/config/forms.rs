@@ -1,0 +1,46 @@
+//! Forms that only values of `[backup]` have: where backups go, and lengths of time beyond a day.
+
+use std::time::Duration;
+
+/// The longest time.
+const LONGEST: Duration = Duration::from_secs(3650 * 24 * 3600);
+
+/// Where a bucket is.
+const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
+
+/// Reads a length of time from so many seconds on.
+pub(super) fn parse_period(text: &str, least_seconds: u64) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "expected a length of time such as 90s, 1h or 7d".to_string())?;
+    let least = Duration::from_secs(least_seconds);
+    match (least..=LONGEST).contains(&time) {
+        true => Ok(time),
+        false => {
+            Err(format!("expected between {} and 3650days", humantime::format_duration(least)))
+        }
+    }
+}
+
+/// The same, or `none`.
+pub(super) fn parse_some_period(text: &str, least: u64) -> Result<Option<Duration>, String> {
+    match text {
+        "none" => Ok(None),
+        time => {
+            parse_period(time, least).map(Some).map_err(|expected| format!("{expected}, or none"))
+        }
+    }
+}
+
+/// Checks where backups go. What a bucket's name may be is left to those who open it.
+pub(super) fn check_target(text: &str) -> Result<(), String> {
+    let known = match text.split_once("://") {
+        Some((scheme, rest)) => {
+            SCHEMES.contains(&scheme) && !rest.is_empty() && !rest.starts_with('/')
+        }
+        // Each member may have been started elsewhere.
+        None => text.starts_with('/') || text == "none",
+    };
+    let expected = "expected a folder as /absolute/path, a bucket as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or \
+                    az://CONTAINER/PREFIX, or none";
+    known.then_some(()).ok_or_else(|| expected.to_string())
+}
