@@ -170,6 +170,12 @@ impl Manifest {
         self.objects().map(|object| object.bytes).sum()
     }
 
+    /// The bytes of those that this backup wrote itself.
+    pub fn own_bytes(&self) -> u64 {
+        let own = self.objects().filter(|object| folder_of(&object.path) == self.name);
+        own.map(|object| object.bytes).sum()
+    }
+
     /// Every object that the backup needs.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.records.iter().chain(&self.values)

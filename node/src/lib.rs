@@ -31,7 +31,7 @@ pub mod promise;
 mod readiness;
 mod service;
 
-pub use compose::{Environment, Node, files, survey_stopped};
+pub use compose::{Environment, Node, backups, files, survey_stopped};
 pub use config::NodeConfig;
 pub use durability::Durability;
 pub use error::Error;

@@ -7,7 +7,7 @@
 
 mod world;
 
-pub use world::{Environment, files};
+pub use world::{Environment, backups, files};
 
 use crate::access::{AccessTable, Entries};
 use crate::admission::requests::Budgets;

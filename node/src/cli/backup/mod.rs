@@ -123,12 +123,6 @@ fn bar(total: u64, message: &str) -> ProgressBar {
     bar
 }
 
-/// The bytes of the objects that this backup wrote itself.
-fn own_bytes(manifest: &Manifest) -> u64 {
-    let own = |path: &str| path.split('/').next() == Some(manifest.name.as_str());
-    manifest.objects().filter(|object| own(&object.path)).map(|object| object.bytes).sum()
-}
-
 /// The latest backup; with a status, of that cluster, and none behind what it has.
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
     let of = of.map(|of| OfCluster {
@@ -166,7 +160,7 @@ fn as_json(manifest: &Manifest) -> Value {
         "keys": manifest.keys,
         "value_bytes": manifest.value_bytes,
         "stored_bytes": manifest.stored_bytes(),
-        "own_bytes": own_bytes(manifest),
+        "own_bytes": manifest.own_bytes(),
         "objects": manifest.objects().count(),
     })
 }
@@ -201,7 +195,7 @@ async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Exit> {
                         time_text(manifest.ended),
                         manifest.keys.to_string(),
                         format_size(manifest.value_bytes),
-                        format_size(own_bytes(manifest)),
+                        format_size(manifest.own_bytes()),
                         manifest.head.base.clone().unwrap_or_else(|| "-".into()),
                     ]),
                     Err(error) => {
@@ -241,7 +235,7 @@ fn text(manifest: &Manifest) -> String {
         format_size(manifest.value_bytes),
         manifest.objects().count(),
         format_size(manifest.stored_bytes()),
-        format_size(own_bytes(manifest)),
+        format_size(manifest.own_bytes()),
         time_text(head.began),
         time_text(manifest.ended),
         head.release,

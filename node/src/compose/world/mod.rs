@@ -2,8 +2,8 @@
 //! `cfg(madsim)`. HTTP, health and reflection cannot be mounted in the simulation, and the
 //! simulated network binds addresses itself.
 //!
-//! What holds here: both environments have the same functions, but for [`files`], and no other file
-//! asks in which of the two it runs.
+//! What holds here: both environments have the same functions, but for [`files`] and [`backups`], and no
+//! other file asks in which of the two it runs.
 
 #[cfg(not(madsim))]
 mod real;
@@ -20,6 +20,12 @@ pub mod files {
     #[cfg(not(madsim))]
     pub use super::real::{RestoredMember, format, grow, inspect, restore};
     pub use cairn_engine::io::Progress;
+}
+
+/// How the state of a cluster is saved. The simulation has no targets.
+pub mod backups {
+    #[cfg(not(madsim))]
+    pub use super::real::{SaveError, Saved, save, senders};
 }
 
 pub(super) use here::{

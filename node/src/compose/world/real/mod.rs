@@ -1,5 +1,6 @@
 //! Files, sockets, and the services that need real sockets.
 
+mod backups;
 mod contract;
 mod crowd;
 mod domains;
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::platform;
 use crate::service::{KvService, Parts, Stop};
+pub use backups::{SaveError, Saved, save, senders};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
