@@ -10,6 +10,7 @@ use crate::log;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
@@ -77,6 +78,24 @@ struct OutcomeLabels {
     code: String,
 }
 
+/// What the schedule of backups does on this node.
+#[derive(Debug, Default)]
+pub(crate) struct BackupStatus {
+    /// It looks at the target, saves, or removes.
+    pub(crate) running: bool,
+    /// What failed since the node started.
+    pub(crate) failures: u64,
+    /// When the last backup of the cluster ended, in seconds since 1970. Only the leader knows it.
+    pub(crate) last_ended: Option<u64>,
+    /// How long that one took.
+    pub(crate) last_seconds: u64,
+    /// The bytes that it needs at the target.
+    pub(crate) last_bytes: u64,
+}
+
+/// The same, for those who set it and those who read it.
+pub(crate) type SharedBackupStatus = Arc<Mutex<BackupStatus>>;
+
 /// The counters of one node and the registry that renders them.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -86,12 +105,13 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a node with this replica and its engine, the state of blocked elections, and the
-    /// budgets for requests and reads.
+    /// Metrics of a node with this replica and its engine, the state of blocked elections, the
+    /// budgets for requests and reads, and the schedule of backups if it has one.
     pub(crate) fn new(
         replica: Replica,
         election_blocked_state: ElectionBlockedState,
         budgets: Budgets,
+        backups: Option<SharedBackupStatus>,
     ) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
@@ -103,8 +123,9 @@ impl Metrics {
         let (help, unit) = ("Time to answer a request", Unit::Seconds);
         registry.register_with_unit("request_duration", help, unit, duration.clone());
         let delay = Arc::<Delay>::default();
+        let of_gauges = Arc::clone(&delay);
         let gauges =
-            NodeGauges { replica, election_blocked_state, budgets, delay: Arc::clone(&delay) };
+            NodeGauges { replica, election_blocked_state, budgets, backups, delay: of_gauges };
         registry.register_collector(Box::new(gauges));
         Metrics { registry, requests, duration, delay }
     }
@@ -133,6 +154,7 @@ struct NodeGauges {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     budgets: Budgets,
+    backups: Option<SharedBackupStatus>,
     delay: Arc<Delay>,
 }
 
@@ -223,6 +245,7 @@ impl Collector for NodeGauges {
         out.bytes("value_cache", "Memory of values that are read often", cached.bytes)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
+        self.backups(&mut out)?;
         out.peer_requests(&self.replica)?;
         let dropped = "Log lines lost because standard error did not take them in time";
         out.counter("log_dropped_lines", dropped, log::dropped())?;
@@ -253,6 +276,25 @@ impl NodeGauges {
         out.gauge("reads_waiting", "Reads that wait for memory", reads.waiting)?;
         let closed = "Connections closed because their clients took answers too slowly while other reads waited";
         out.counter("slow_readers_closed", closed, reads.slow_closed)
+    }
+
+    fn backups(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let Some(backups) = &self.backups else { return Ok(()) };
+        let backups = backups.lock();
+        let running =
+            "1 while this node looks at the target of backups, saves one, or removes old ones";
+        out.flag("backup_running", running, backups.running)?;
+        let failures = "Attempts of this node to save or remove backups that failed";
+        out.counter("backup_failures", failures, backups.failures)?;
+        let Some(ended) = backups.last_ended else { return Ok(()) };
+        let (ended, took) = (ConstGauge::new(ended), ConstGauge::new(backups.last_seconds));
+        let help =
+            "When the last backup at the target ended, in seconds since 1970; from the leader";
+        out.metric("backup_last_success_timestamp", help, Some(Unit::Seconds), ended)?;
+        let help = "How long that backup took; from the leader";
+        out.metric("backup_last_duration", help, Some(Unit::Seconds), took)?;
+        let help = "Bytes at the target that this backup needs; from the leader";
+        out.bytes("backup_last", help, backups.last_bytes)
     }
 
     fn scrub(&self, out: &mut Out<'_, '_>) -> fmt::Result {

@@ -65,7 +65,7 @@ impl Reload {
             applied.push(format!("{} = {shown}", read.key));
             *running = read;
         }
-        node.reload(&limits, &config.scrub);
+        node.reload(&limits, &config.scrub, config.backup.as_ref());
         if !config.access.is_empty() {
             node.set_access(&config.access);
         }

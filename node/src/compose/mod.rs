@@ -11,10 +11,10 @@ pub use world::{Environment, backups, files};
 
 use crate::access::{AccessTable, Entries};
 use crate::admission::requests::Budgets;
-use crate::config::{Limits, NodeConfig, ScrubConfig};
+use crate::config::{BackupConfig, Limits, NodeConfig, ScrubConfig};
 use crate::durability::Durability;
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SharedBackupStatus};
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Parts};
 use cairn_engine::{Engine, Identity, MemberState, Options};
@@ -35,8 +35,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    ClientThreads, Handshaker, address_of, bind, serve_clients, serve_peers, serve_watchers,
-    watch_delay, watch_device, watch_failure_domains,
+    Backups, ClientThreads, Handshaker, address_of, bind, serve_clients, serve_peers,
+    serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -57,6 +57,7 @@ struct Running {
     clients: JoinHandle<()>,
     /// They end with the node.
     _client_threads: ClientThreads,
+    backups: Backups,
     others: Vec<JoinHandle<()>>,
 }
 
@@ -122,11 +123,14 @@ impl Node {
     }
 
     /// Applies what else can change while the node runs: limits of requests, as
-    /// [`Limits::reloaded`] gives them, and the scrubber's rate.
-    pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig) {
+    /// [`Limits::reloaded`] gives them, the scrubber's rate, and the schedule of backups.
+    pub fn reload(&self, limits: &Limits, scrub: &ScrubConfig, backup: Option<&BackupConfig>) {
         self.service.set_limits(limits);
         self.parts.budgets.resize(limits);
         self.parts.replica.set_scrub_rate(scrub.rate_bytes);
+        if let Some(running) = &*self.running.lock() {
+            running.backups.reload(backup);
+        }
     }
 
     /// Resolves with the reason when the member fails and stops; never while it serves.
@@ -134,10 +138,10 @@ impl Node {
         self.parts.replica.wait_stopped().await
     }
 
-    /// Stops in this order: leadership is handed over while clients are still answered, and are told
-    /// who leads from then on; no connection is accepted any more, and idle ones are closed; requests
-    /// under way have [`crate::config::Timing::shutdown`] to end; replication stops; the engine syncs,
-    /// and records a clean shutdown. A second call does nothing.
+    /// Stops in this order: a backup under way is broken off; leadership is handed over while clients
+    /// are still answered, and are told who leads from then on; no connection is accepted any more, and
+    /// idle ones are closed; requests under way have [`crate::config::Timing::shutdown`] to end;
+    /// replication stops; the engine syncs, and records a clean shutdown. A second call does nothing.
     ///
     /// The story behind the order: the listener was closed first, and then the node waited ten seconds
     /// for a client that only watched its health. It led all that time, and nobody took a write.
@@ -148,6 +152,7 @@ impl Node {
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
+        running.backups.stop();
         self.parts.replica.leave().await;
         let _ = running.stop.send(());
         let limit = self.parts.config.timing.shutdown + CLOSE_LIMIT;
@@ -279,6 +284,8 @@ async fn assemble(
     let client_threads = ClientThreads::start(&config).map_err(|error| {
         Error::Platform(format!("threads for clients (threads.clients): {error}"))
     })?;
+    let mut backups = Backups::start(&config)
+        .map_err(|error| Error::Platform(format!("a thread for backups: {error}")))?;
     let handshaker = Handshaker::start(tls.clone())
         .map_err(|error| Error::Platform(format!("a thread for TLS handshakes: {error}")))?;
     let handshaker = Arc::new(handshaker);
@@ -301,8 +308,13 @@ async fn assemble(
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let budgets = Budgets::new(&config.limits);
-    let metrics =
-        Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), budgets.clone()));
+    let backup_status = config.backup.is_some().then(SharedBackupStatus::default);
+    let metrics = Arc::new(Metrics::new(
+        replica.clone(),
+        election_blocked_state.clone(),
+        budgets.clone(),
+        backup_status.clone(),
+    ));
     let (stop, stopping) = oneshot::channel();
     let access = AccessTable::new(tls.is_some(), &config.access);
     let stopping = stopping.shared();
@@ -324,6 +336,7 @@ async fn assemble(
     others.extend(watch_delay(&parts.metrics));
     others.extend(watch_outages(&parts, &advertised.client));
     others.extend(watch_failure_domains(&parts));
+    backups.run(&parts, backup_status);
     let clients = serve_clients(clients, parts.clone(), service.clone(), handshaker);
     let clients = client_threads.handle().spawn(clients);
     let Parts { config, durability, .. } = &parts;
@@ -344,8 +357,8 @@ async fn assemble(
     }
     info!(node = %parts.replica.node_id(), cluster = %config.cluster, mode = %durability.words(), client = %client_address,
           peer = %peer_address, "serving");
-    let running =
-        Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
+    let running = Running { stop, clients, _client_threads: client_threads, backups, others };
+    let running = Mutex::new(Some(running));
     Ok(Node { parts, service, running })
 }
 

@@ -12,6 +12,7 @@
 
 mod access;
 mod backup;
+mod backup_schedule;
 mod bad_input;
 #[cfg(feature = "experiments")]
 mod bench_disk;

@@ -29,7 +29,7 @@ pub mod backups {
 }
 
 pub(super) use here::{
-    ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,
+    Backups, ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,
     serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 

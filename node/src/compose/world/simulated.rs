@@ -1,10 +1,10 @@
 //! The same servers on the simulated network.
 
 use super::{Environment, cannot_listen, log_end, request_bytes_max, resolve, server};
-use crate::config::NodeConfig;
+use crate::config::{BackupConfig, NodeConfig};
 use crate::durability::Durability;
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SharedBackupStatus};
 use crate::service::{KvService, Parts};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
@@ -190,6 +190,25 @@ impl ClientThreads {
     pub(in crate::compose) fn handle(&self) -> tokio::runtime::Handle {
         tokio::runtime::Handle::current()
     }
+}
+
+/// The simulation has nowhere to save a backup.
+pub(in crate::compose) struct Backups;
+
+impl Backups {
+    /// Nothing to start.
+    ///
+    /// # Errors
+    /// None.
+    pub(in crate::compose) fn start(_config: &NodeConfig) -> std::io::Result<Backups> {
+        Ok(Backups)
+    }
+
+    pub(in crate::compose) fn run(&mut self, _parts: &Parts, _status: Option<SharedBackupStatus>) {}
+
+    pub(in crate::compose) fn reload(&self, _new: Option<&BackupConfig>) {}
+
+    pub(in crate::compose) fn stop(self) {}
 }
 
 /// The simulated disk keeps the contract of its mode, and there is no machine to examine.

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::platform;
 use crate::service::{KvService, Parts, Stop};
+pub(in crate::compose) use backups::Backups;
 pub use backups::{SaveError, Saved, save, senders};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;

@@ -1,0 +1,344 @@
+//! Saves backups as the configuration says, while this member leads, and removes those that need not stay.
+//!
+//! What holds here:
+//! - Nothing of the schedule is replicated. When the last backup of this cluster ended stands at the target, so a
+//!   new leader goes on with the schedule, and one saved by hand counts.
+//! - A member that does not lead any more ends what it saves with the next piece, and removes nothing. Where
+//!   two lead for a moment, by what each knows, two backups begin: an object is created only where there is
+//!   none, so neither changes the other's, and a prune sees what began meanwhile.
+//! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
+//!   [`BackupConfig::every`].
+
+use super::save::{SaveError, Saved, save, senders};
+use crate::config::{BackupConfig, format_size};
+use crate::metrics::SharedBackupStatus;
+use cairn_backup::{
+    Error as BackupError, Keep, Manifest, OfCluster, Target, ended_last, latest, prune,
+    reaches_back,
+};
+use cairn_client::{Client, NodeStatus, Options};
+use cairn_raft::{Replica, Role};
+use cairn_tls::Files;
+use std::ops::ControlFlow;
+use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+/// How often it looks whether this member leads.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a member may take to answer, before it sends anything.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// After the first failure.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Since 1970.
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// How long until the next backup, if the last one ended then; zero if it is due.
+fn due_in(ended: Duration, every: Duration, now: Duration) -> Duration {
+    ended.saturating_add(every).saturating_sub(now)
+}
+
+/// When the next try begins: the pause, and the one after it.
+fn pauses(pause: Duration, every: Duration) -> (Duration, Duration) {
+    (pause.min(every), pause.saturating_mul(2).min(every))
+}
+
+/// What is at the target.
+struct Look {
+    /// Until the next backup.
+    due_in: Duration,
+    /// Whether that one saves everything.
+    whole: bool,
+}
+
+/// Runs while this member does.
+pub(super) struct Schedule {
+    replica: Replica,
+    tls: Option<Files>,
+    config: watch::Receiver<BackupConfig>,
+    status: SharedBackupStatus,
+    /// There may be backups that need not stay.
+    unpruned: bool,
+    /// What was logged last.
+    failed: Option<String>,
+    /// Before the next try.
+    pause: Duration,
+}
+
+impl Schedule {
+    pub(super) fn new(
+        replica: Replica,
+        tls: Option<Files>,
+        config: watch::Receiver<BackupConfig>,
+        status: SharedBackupStatus,
+    ) -> Schedule {
+        let (unpruned, failed, pause) = (true, None, FIRST_PAUSE);
+        Schedule { replica, tls, config, status, unpruned, failed, pause }
+    }
+
+    /// Runs until nobody can change the configuration any more.
+    pub(super) async fn run(mut self) {
+        // When to look at the target.
+        let mut due: Option<Instant> = None;
+        loop {
+            if !self.leads() {
+                due = None;
+                self.forget();
+            } else if due.is_none_or(|due| due <= Instant::now()) {
+                let wait = self.turn().await;
+                due = Some(Instant::now() + wait);
+            }
+            tokio::select! {
+                biased;
+                changed = self.config.changed() => match changed {
+                    // Another retention is in force at once.
+                    Ok(()) => (due, self.unpruned) = (None, true),
+                    Err(_) => return,
+                },
+                () = sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.replica.status().role == Role::Leader
+    }
+
+    /// Another member knows from now on what is at the target.
+    fn forget(&mut self) {
+        (self.unpruned, self.failed, self.pause) = (true, None, FIRST_PAUSE);
+        self.status.lock().last_ended = None;
+    }
+
+    /// Does what is due. Returns when to look again.
+    async fn turn(&mut self) -> Duration {
+        let config = self.config.borrow_and_update().clone();
+        self.status.lock().running = true;
+        let done = self.step(&config).await;
+        self.status.lock().running = false;
+        match done {
+            Ok(wait) => {
+                self.pause = FIRST_PAUSE;
+                if self.failed.take().is_some() {
+                    info!(at = config.target, "backups are saved again");
+                }
+                wait
+            }
+            // It does not lead any more.
+            Err(SaveError::BrokenOff) => Duration::ZERO,
+            Err(error) => self.failed(&error, &config),
+        }
+    }
+
+    fn failed(&mut self, error: &SaveError, config: &BackupConfig) -> Duration {
+        self.status.lock().failures += 1;
+        let why = error.to_string();
+        if self.failed.as_ref() != Some(&why) {
+            warn!(
+                node = %self.replica.node_id(),
+                at = config.target,
+                "backups are not saved and removed as they should be: {why}. It is tried again; `cairn backup save` and `cairn backup prune --dry-run` show \
+                 whether it works"
+            );
+            self.failed = Some(why);
+        }
+        let (pause, next) = pauses(self.pause, config.every);
+        self.pause = next;
+        pause
+    }
+
+    async fn step(&mut self, config: &BackupConfig) -> Result<Duration, SaveError> {
+        let target = Target::open(&config.target)?;
+        let mut look = self.look(&target, config).await?;
+        if look.due_in.is_zero() {
+            let manifest = self.save(&target, look.whole).await?;
+            self.tell(&manifest);
+            look.due_in = config.every;
+            self.unpruned = true;
+        }
+        if self.unpruned {
+            self.prune(&target, config).await?;
+            self.unpruned = false;
+        }
+        Ok(look.due_in)
+    }
+
+    async fn look(&self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
+        let engine = self.replica.engine();
+        let (cluster, generation) = (&engine.identity().cluster, engine.generation());
+        let now = now();
+        // One that ended later than the next one is due, counted from now, was saved by a clock that was ahead.
+        let until = now.saturating_add(config.every).as_secs();
+        let Some(last) = ended_last(target, cluster, generation, until).await? else {
+            return Ok(Look { due_in: Duration::ZERO, whole: false });
+        };
+        self.tell(&last);
+        let due_in = due_in(Duration::from_secs(last.ended), config.every, now);
+        let whole = match config.full_every {
+            Some(age) if due_in.is_zero() => {
+                let began = Duration::from_secs(reaches_back(target, &last).await?);
+                now.saturating_sub(began) >= age
+            }
+            _ => false,
+        };
+        Ok(Look { due_in, whole })
+    }
+
+    /// For the metrics.
+    fn tell(&self, last: &Manifest) {
+        let mut status = self.status.lock();
+        status.last_ended = Some(last.ended);
+        status.last_seconds = last.ended.saturating_sub(last.head.began);
+        status.last_bytes = last.stored_bytes();
+    }
+
+    async fn save(&self, target: &Target, whole: bool) -> Result<Manifest, SaveError> {
+        let client = self.client()?;
+        let mut failed = SaveError::Nobody;
+        for (endpoint, status) in senders(&client).await? {
+            match self.save_from(&client, (endpoint.as_str(), &status), target, whole).await {
+                // Another one may send its state.
+                Err(error @ SaveError::Client(_)) => failed = error,
+                Err(error) => return Err(error),
+                Ok(Saved { manifest, resumed, left_out }) => {
+                    let resumed = resumed.join(", ");
+                    let left_out = left_out.map_or(String::new(), |(name, _)| name);
+                    let new = format_size(manifest.own_bytes());
+                    info!(
+                        name = manifest.name,
+                        at = target.text(),
+                        from = endpoint,
+                        since = manifest.head.base.as_deref().unwrap_or("-"),
+                        resumed,
+                        left_out,
+                        keys = manifest.keys,
+                        new,
+                        "backup saved"
+                    );
+                    return Ok(manifest);
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    async fn save_from(
+        &self,
+        client: &Client,
+        sender: (&str, &NodeStatus),
+        target: &Target,
+        whole: bool,
+    ) -> Result<Saved, SaveError> {
+        let base = match whole {
+            true => None,
+            false => base(target, sender.1).await?,
+        };
+        let each = |_, _| match self.leads() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        };
+        match save(client, sender, target, base.as_deref(), each).await {
+            Err(error) if base.is_some() && error.is_of_source() => {
+                let why = error.to_string();
+                warn!(
+                    at = target.text(),
+                    why, "nothing builds on the latest backup: this one saves everything"
+                );
+                save(client, sender, target, None, each).await
+            }
+            saved => saved,
+        }
+    }
+
+    /// A client of the members where they are now. It shows this member's certificate.
+    fn client(&self) -> Result<Client, cairn_client::Error> {
+        let members = self.replica.status().members.into_iter();
+        let endpoints = members.map(|member| member.address.client);
+        let endpoints = endpoints.filter(|endpoint| !endpoint.is_empty());
+        let options = Options::new(endpoints).deadline(NODE_TIMEOUT);
+        let options = options.cluster(self.replica.engine().identity().cluster.as_str());
+        let options = match &self.tls {
+            Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
+            None => options,
+        };
+        options.build()
+    }
+
+    async fn prune(&self, target: &Target, config: &BackupConfig) -> Result<(), SaveError> {
+        if !self.leads() {
+            return Err(SaveError::BrokenOff);
+        }
+        let within = config.keep_within.unwrap_or_default();
+        let keep = Keep { last: config.keep, within };
+        let pruned = prune(target, &keep, &[], SystemTime::now(), false).await?;
+        if !pruned.backups.is_empty() || pruned.objects > 0 {
+            info!(
+                at = target.text(),
+                backups = pruned.backups.join(", "),
+                objects = pruned.objects,
+                bytes = pruned.bytes,
+                "backups removed"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The backup of this cluster that the next one builds on.
+async fn base(target: &Target, of: &NodeStatus) -> Result<Option<String>, SaveError> {
+    let of = OfCluster {
+        cluster: &of.cluster,
+        generation: of.generation,
+        applied_index: of.applied_index,
+    };
+    match latest(target, Some(of), SystemTime::now()).await {
+        Ok(name) => Ok(Some(name)),
+        Err(BackupError::NoLatest(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn the_next_backup_is_due_so_long_after_the_end_of_the_last_one() {
+        let ended = 1000 * HOUR;
+        for (now, due) in [
+            (ended, HOUR),
+            (ended + HOUR / 4, HOUR * 3 / 4),
+            (ended + HOUR, Duration::ZERO),
+            (ended + 100 * HOUR, Duration::ZERO),
+            // A clock is behind the one of the last leader.
+            (ended - HOUR / 4, HOUR * 5 / 4),
+        ] {
+            assert_eq!(due_in(ended, HOUR, now), due, "{now:?}");
+        }
+        // What a target says may be any number.
+        assert_eq!(due_in(Duration::MAX, HOUR, ended), Duration::MAX - ended);
+    }
+
+    #[test]
+    fn pauses_between_tries_grow_up_to_the_interval() {
+        let mut pause = FIRST_PAUSE;
+        let mut waited = Vec::new();
+        for _ in 0..6 {
+            let (now, next) = pauses(pause, Duration::from_secs(100));
+            waited.push(now.as_secs());
+            pause = next;
+        }
+        assert_eq!(waited, [10, 20, 40, 80, 100, 100]);
+        assert_eq!(
+            pauses(HOUR, Duration::from_secs(60)).0,
+            Duration::from_secs(60),
+            "a new interval"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Backups that a cluster saves by itself: by whom, when the next one is due, and which of them stay.
+//!
+//! No test waits for an interval: a backup at the target is made older instead.
+
+use crate::support::{Cluster, http_get, value_of};
+use cairn_launch::Signal;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+const HOUR: u64 = 3600;
+
+fn folder(cluster: &Cluster) -> PathBuf {
+    cluster.folder.path().join("saved")
+}
+
+/// Lets each member save backups each hour, and keep two.
+fn schedule(cluster: &mut Cluster) {
+    let target = folder(cluster);
+    for node in 0..cluster.len() {
+        let lines = format!("backup.target = {target:?}\nbackup.every = \"1h\"\nbackup.keep = 2");
+        cluster.configure(node, &lines);
+    }
+}
+
+/// What is at the target, in the order of the names.
+fn listed(cluster: &Cluster) -> Vec<Value> {
+    let target = folder(cluster);
+    let target = target.to_str().expect("text");
+    let ran = cluster.cairn_alone(&["backup", "list", target, "-o", "json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+fn names(listed: &[Value]) -> Vec<&str> {
+    listed.iter().map(|backup| backup["name"].as_str().expect("a name")).collect()
+}
+
+/// Whether the last of them is another one than these.
+fn has_new(listed: &[Value], than: &[Value]) -> bool {
+    let last = names(listed).last().copied();
+    last.is_some_and(|last| !names(than).contains(&last))
+}
+
+fn metric(cluster: &Cluster, node: usize, name: &str) -> Option<String> {
+    let metrics = http_get(&value_of(cluster.config(node), "listen.http"), "/metrics");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    value.map(|value| value.trim().to_owned())
+}
+
+/// The backups, once they are as they should, the leader knows of the last one, and nothing is under way.
+async fn settled(cluster: &Cluster, what: &str, holds: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let settled = async || {
+        let leader = cluster.leader().await;
+        let running = metric(cluster, leader, "cairn_backup_running")?;
+        let told = metric(cluster, leader, "cairn_backup_last_success_timestamp_seconds")?;
+        let listed = listed(cluster);
+        let last = listed.iter().filter_map(|backup| backup["ended"].as_u64()).max()?;
+        let rests = running == "0" && told == last.to_string();
+        (rests && holds(&listed)).then_some(listed)
+    };
+    cluster.until(what, settled).await
+}
+
+/// Stops the leader, and starts it again once the backups are as they should under the next one.
+async fn under_the_next_leader(
+    cluster: &mut Cluster,
+    what: &str,
+    holds: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.stop_node(leader), 0);
+    let listed = settled(cluster, what, holds).await;
+    cluster.start_node(leader);
+    cluster.wait_ready().await;
+    listed
+}
+
+/// Lets these backups have ended two hours earlier.
+fn age(cluster: &Cluster, listed: &[Value]) {
+    for name in names(listed) {
+        let path = folder(cluster).join(name).join("manifest");
+        let text = std::fs::read_to_string(&path).expect("a manifest");
+        let (_, json) = text.split_once('\n').expect("a line before the JSON");
+        let mut manifest: Value = serde_json::from_str(json).expect("JSON");
+        let ended = manifest["ended"].as_u64().expect("a time");
+        manifest["ended"] = (ended - 2 * HOUR).into();
+        let json = manifest.to_string();
+        let line = format!("cairn-backup {:08x} {}", crc32fast::hash(json.as_bytes()), json.len());
+        std::fs::write(&path, format!("{line}\n{json}")).expect("ours");
+    }
+}
+
+fn verify(cluster: &Cluster, name: &str) -> Value {
+    let target = folder(cluster);
+    let target = target.to_str().expect("text");
+    let ran = cluster.cairn_alone(&["backup", "verify", target, name, "-o", "json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+/// Writes this into the configuration of a running node instead of that, and lets it read it again.
+fn reload(cluster: &mut Cluster, node: usize, old: &str, new: &str) {
+    let text = std::fs::read_to_string(cluster.config(node)).expect("a configuration");
+    assert!(text.contains(old), "{old} is not in\n{text}");
+    std::fs::write(cluster.config(node), text.replace(old, new)).expect("a file");
+    cluster.signal_node(node, Signal::HUP);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
+    let mut cluster = Cluster::format(3, "64MiB", "");
+    std::fs::create_dir(folder(&cluster)).expect("a folder");
+    schedule(&mut cluster);
+    cluster.start_all().await;
+    // There was none, so one was due.
+    let first = settled(&cluster, "a first backup", |listed| !listed.is_empty()).await;
+
+    // The next leader goes by what is at the target.
+    cluster.client().put("key", "value").await.expect("a put");
+    age(&cluster, &first);
+    let is_new = |listed: &[Value]| has_new(listed, &first);
+    let second = under_the_next_leader(&mut cluster, "one by the next leader", is_new).await;
+    let last = second.last().expect("a backup");
+    assert_eq!(last["since"], first[first.len() - 1]["name"], "it has what changed alone");
+    assert_eq!(verify(&cluster, last["name"].as_str().expect("a name"))["keys"], 1);
+
+    // Two stay.
+    age(&cluster, &second);
+    let is_new = |listed: &[Value]| listed.len() == 2 && has_new(listed, &second);
+    let third = under_the_next_leader(&mut cluster, "two that stay", is_new).await;
+    assert_eq!(third[0]["name"], last["name"]);
+    for name in names(&third) {
+        assert_eq!(verify(&cluster, name)["keys"], 1);
+    }
+
+    // None is due now, whoever leads.
+    let same = |listed: &[Value]| names(listed) == names(&third);
+    under_the_next_leader(&mut cluster, "the next leader knows of them", same).await;
+    // A retention that is read again is in force at once.
+    let leader = cluster.leader().await;
+    reload(&mut cluster, leader, "backup.keep = 2", "backup.keep = 1");
+    let one = |listed: &[Value]| names(listed) == names(&third[1..]);
+    settled(&cluster, "one that stays", one).await;
+    let words = "backup.keep = 1";
+    cluster.logs_with(words, |logs| logs.contains(words)).await;
+    verify(&cluster, third[1]["name"].as_str().expect("a name"));
+
+    // Where they are needs a restart.
+    let (old, new) = (folder(&cluster), cluster.folder.path().join("elsewhere"));
+    reload(&mut cluster, leader, &format!("{old:?}"), &format!("{new:?}"));
+    let log = cluster.logs_with("it needs a restart", |log| log.contains("need a restart")).await;
+    let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");
+    assert!(line.contains("backup.target"), "{line}");
+}
+
+/// A member has no roles, and nobody else who could save has one here.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_of_a_cluster_with_certificates_is_sent_the_state_as_a_member() {
+    let mut cluster = Cluster::secured(3, "64MiB", "access.reader = \"read\"");
+    std::fs::create_dir(folder(&cluster)).expect("a folder");
+    schedule(&mut cluster);
+    for node in 0..cluster.len() {
+        cluster.start_node(node);
+    }
+    let first = cluster.until("a backup", async || listed(&cluster).first().cloned()).await;
+    verify(&cluster, first["name"].as_str().expect("a name"));
+    let is_call = |line: &str| {
+        let words = ["call=\"backup\"", "principal=\"member ", "result=\"ok\""];
+        words.iter().all(|word| line.contains(word))
+    };
+    cluster.logs_with("the call in the audit", |logs| logs.lines().any(is_call)).await;
+}
+
+/// The folder was not mounted. Nothing made another one in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_not_there_is_logged_once_and_used_once_it_is() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    schedule(&mut cluster);
+    cluster.start_all().await;
+    let failures = |cluster: &Cluster| metric(cluster, 0, "cairn_backup_failures_total");
+    let failed = async || failures(&cluster).filter(|count| count != "0");
+    let before = cluster.until("a failure", failed).await;
+    // It is tried again when the schedule is read again, and fails in the same way.
+    reload(&mut cluster, 0, "backup.keep = 2", "backup.keep = 3");
+    let again = async || failures(&cluster).filter(|count| *count != before);
+    cluster.until("another failure", again).await;
+    let target = folder(&cluster);
+    assert!(!target.exists(), "it was made");
+    assert_eq!(metric(&cluster, 0, "cairn_backup_last_success_timestamp_seconds"), None);
+
+    std::fs::create_dir(&target).expect("a folder");
+    reload(&mut cluster, 0, "backup.keep = 3", "backup.keep = 4");
+    settled(&cluster, "a backup", |listed| listed.len() == 1).await;
+    let words = "backups are saved again";
+    let log = cluster.logs_with(words, |log| log.contains(words)).await;
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("backups are not saved")).collect();
+    let [line] = lines[..] else { panic!("once: {lines:?}") };
+    let words = ["WARN", "expected a folder", target.to_str().expect("text")];
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+}
+
+/// The target is a FIFO where a manifest should be: whoever opens it waits for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_put_nor_a_stop_waits_for_a_target_that_does_not_answer() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    let hung = folder(&cluster).join("hung");
+    std::fs::create_dir_all(&hung).expect("folders");
+    let fifo = Command::new("mkfifo").arg(hung.join("manifest")).status().expect("mkfifo runs");
+    assert!(fifo.success());
+    schedule(&mut cluster);
+    cluster.start_all().await;
+    let running = async || {
+        metric(&cluster, 0, "cairn_backup_running").filter(|running| running == "1").map(drop)
+    };
+    cluster.until("it looks at the target", running).await;
+    cluster.client().put("key", "value").await.expect("a put");
+    assert_eq!(metric(&cluster, 0, "cairn_backup_running").as_deref(), Some("1"), "it waits");
+    assert_eq!(cluster.stop_node(0), 0);
+}
