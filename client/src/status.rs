@@ -21,7 +21,7 @@ use crate::upgrade::{VersionStatus, version_status};
 use crate::{Client, Error, convert, proto};
 
 /// One node's status and its view of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStatus {
@@ -115,7 +115,7 @@ pub struct NodeStatus {
 }
 
 /// What acknowledgements mean.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ModeStatus {
@@ -128,7 +128,7 @@ pub struct ModeStatus {
 }
 
 /// The state of a node's storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct StorageStatus {
@@ -177,7 +177,7 @@ pub struct StorageStatus {
 }
 
 /// What a node's acknowledgements promise, and how its mode was chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DurabilityStatus {

@@ -5,7 +5,7 @@ use crate::shown::some_of_node;
 
 /// Which version a node's build speaks, and what it knows of the others. A release is a build of some
 /// version; several releases may speak the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct VersionStatus {

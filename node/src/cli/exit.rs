@@ -15,7 +15,8 @@ Exit codes:
   2  usage: the command line, the configuration or an input is not acceptable
   3  the key, or the backup, does not exist
   4  a condition did not hold, or the cluster's state does not allow a change,
-     or that a member is stopped; nothing was changed
+     or that a member is stopped; nothing was changed. Or the cluster answers
+     and is not well
   5  the outcome of a write is unknown: it may or may not have been applied
   6  unavailable: no node answered, TLS failed with each, no leader, or no
      answer in time; or an unsafe recovery needs a decision

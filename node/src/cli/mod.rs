@@ -94,7 +94,7 @@ enum Command {
     List(list::ListArgs),
     /// Show the status that each node reports
     Status(status::StatusArgs),
-    /// Ask whether the cluster would go on without a member
+    /// Ask whether the cluster is well, or would go on without a member; exit code 4 if not
     Health(health::HealthArgs),
     /// Read everything that the nodes hold and repair what is damaged; or show the progress
     Scrub(scrub::ScrubArgs),

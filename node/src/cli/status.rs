@@ -2,15 +2,16 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
+use super::health::{Answer, Kind, findings};
 use super::output::{OfEndpoint, Output, table_with_notes};
-use cairn_client::{DurabilityStatus, Error, MemberState, NodeStatus, OperatorCall, StorageStatus};
+use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
 use cairn_node::promise::{self, SyncWindow};
 use cairn_raft::NodeId;
 use clap::Args;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long one node may take. A node that is down must not delay the answers of the others.
@@ -28,9 +29,6 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     only: bool,
 }
-
-/// A node's address and its answer, or why it has none.
-pub(super) type Answer = (String, Result<NodeStatus, Error>);
 
 pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
     let client = args.connect.client_within(NODE_TIMEOUT)?;
@@ -104,16 +102,10 @@ fn as_text(answers: &[Answer]) -> String {
     ];
     let mut rows = Vec::new();
     let mut notes = promises(answers);
-    let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    if nodes.clone().any(|node| node.insecure) {
-        notes.push(
-            "insecure: connections have no certificates; whoever reaches the ports can read, write, and act as a member".into(),
-        );
-    }
-    let blocked: BTreeSet<&String> =
-        nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
-    notes.extend(blocked.into_iter().cloned());
-    notes.extend(warnings(answers));
+    // What stands beside the promises is not said twice.
+    let found = findings(answers).into_iter();
+    let found = found.filter(|finding| finding.kind != Kind::VotersFailTogether);
+    notes.extend(found.map(|finding| finding.line()));
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
@@ -121,51 +113,14 @@ fn as_text(answers: &[Answer]) -> String {
                 let latest = node.operator_calls.len().saturating_sub(OPERATOR_CALLS);
                 let calls = node.operator_calls.iter().skip(latest);
                 notes.extend(calls.map(|call| operator_note(endpoint, call)));
-                if let Some(left) = node.drained {
-                    let left =
-                        humantime::format_duration(Duration::from_secs(left.as_secs().max(1)));
-                    notes.push(format!(
-                        "{endpoint} is drained: it does not campaign for {left}; `cairn leader drain {} --end` ends that",
-                        node.slot
-                    ));
-                }
-                if node.member_state == MemberState::Removed {
-                    let reason = node.stopped_reason.as_deref().unwrap_or_default();
-                    notes.push(format!("{endpoint} is removed and serves nobody: {reason}"));
-                } else if let Some(reason) = &node.stopped_reason {
-                    notes.push(format!("{endpoint} has stopped serving: {reason}"));
-                } else if node.election_blocked.is_some() {
-                    // Why is said once for all of them, and not in which state each one waits.
-                    if node.member_state != MemberState::Active {
-                        notes.push(format!("{endpoint} is {}", node.member_state));
-                    }
-                } else if let Some(reason) = &node.not_ready {
-                    notes.push(format!("{endpoint} is not ready: {reason}"));
-                }
             }
             Err(reason) => {
                 let why = if reason.is_denied() { "not allowed" } else { "unreachable" };
                 rows.push(vec!["?".into(), endpoint.clone(), why.into()]);
-                notes.push(format!("{endpoint}: {reason}"));
             }
         }
     }
     table_with_notes(&head, rows, notes)
-}
-
-/// Each warning once, with the nodes that it concerns.
-fn warnings(answers: &[Answer]) -> Vec<String> {
-    let mut concerned: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
-    for (endpoint, answer) in answers {
-        let durability = answer.as_ref().ok().and_then(|node| node.durability.as_ref());
-        for warning in durability.into_iter().flat_map(|durability| &durability.warnings) {
-            concerned.entry(warning).or_default().push(endpoint);
-        }
-    }
-    let note = |(warning, endpoints): (&String, Vec<&str>)| {
-        format!("{}: warning: {warning}", endpoints.join(", "))
-    };
-    concerned.into_iter().map(note).collect()
 }
 
 /// The promise of each mode that some node runs in, and where it does not hold.

@@ -25,6 +25,7 @@ mod failure_domains;
 mod first_minutes;
 mod floors;
 mod grow;
+mod health;
 mod kill_under_load;
 mod log;
 mod lost_identity;

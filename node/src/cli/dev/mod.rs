@@ -19,9 +19,10 @@ mod home;
 mod layout;
 
 use super::exit::Exit;
+use super::health::Answer;
 use super::output::{Output, tell};
 use super::signals;
-use super::status::{Answer, promises};
+use super::status::promises;
 use cairn_client::Client;
 use clap::{Args, Subcommand};
 use cluster::Cluster;

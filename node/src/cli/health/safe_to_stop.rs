@@ -1,51 +1,26 @@
-//! `cairn health`: whether the cluster is well enough for what an operator is about to do.
+//! `cairn health --safe-to-stop`: whether the cluster would go on without a member, as its leader says.
 
-use super::ConnectOptions;
-use super::connect::time;
-use super::exit::{Exit, UsageError};
-use super::members::slot;
-use super::output::{Output, table_with_notes};
+use super::wait;
+use crate::cli::exit::{Exit, UsageError};
+use crate::cli::output::{Output, table_with_notes};
 use cairn_client::{Client, StopVerdict};
 use cairn_raft::NodeId;
-use clap::Args;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How often the leader is asked.
-const POLL: Duration = Duration::from_millis(250);
-/// A longer wait is this one.
-const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
-
-#[derive(Args)]
-#[command(group(clap::ArgGroup::new("question").required(true)))]
-pub(crate) struct HealthArgs {
-    /// Whether a member may be stopped now, and the cluster goes on; exit code 4 if not
-    #[arg(long, group = "question")]
-    safe_to_stop: bool,
-
-    /// Slot of the member; without it, whichever member it is
-    #[arg(long, value_name = "SLOT", value_parser = slot())]
+/// Asks until the answer is yes, at most until then.
+pub(super) async fn run(
+    client: &Client,
     slot: Option<u16>,
-
-    /// Ask until the answer is yes, for at most this long
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    wait: Option<Duration>,
-
-    #[command(flatten)]
-    connect: ConnectOptions,
-}
-
-pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exit> {
-    let client = args.connect.client()?;
-    let until = Instant::now() + args.wait.unwrap_or_default().min(LONGEST_WAIT);
+    until: Instant,
+    output: &Output,
+) -> anyhow::Result<Exit> {
     let answer = loop {
-        let answer = Answer::ask(&client, args.slot).await;
-        let left = until.saturating_duration_since(Instant::now());
-        let yes = answer.as_ref().is_ok_and(|answer| answer.is_yes());
-        if yes || left.is_zero() {
+        let answer = Answer::ask(client, slot).await;
+        let yes = answer.as_ref().is_ok_and(Answer::is_yes);
+        if yes || !wait(until).await {
             break answer?;
         }
-        tokio::time::sleep(POLL.min(left)).await;
     };
     output.either(|| answer.as_json(), || answer.as_text())?;
     Ok(if answer.is_yes() { Exit::Done } else { Exit::ConditionFailed })

@@ -1,0 +1,196 @@
+//! `cairn health`: whether the cluster is well, and with `--safe-to-stop` whether it would go on
+//! without a member.
+//!
+//! What holds here: what is not well is decided in [`findings`] alone, which `cairn status` shows too.
+
+mod cluster_rules;
+mod finding;
+mod member_rules;
+mod safe_to_stop;
+
+use super::ConnectOptions;
+use super::connect::time;
+use super::exit::Exit;
+use super::members::slot;
+use super::output::Output;
+use cairn_client::{Client, Error, Role};
+use clap::Args;
+pub(super) use finding::{Answer, Kind};
+use finding::{Finding, Severity};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How often the members are asked.
+const POLL: Duration = Duration::from_millis(250);
+/// A longer wait is this one.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long one node may take. A node that is down must not delay the answers of the others.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub(crate) struct HealthArgs {
+    /// Ask instead whether a member may be stopped now, and the cluster goes on; exit code 4 if not
+    #[arg(long)]
+    safe_to_stop: bool,
+
+    /// With --safe-to-stop: slot of the member; without it, whichever member it is
+    #[arg(long, value_name = "SLOT", value_parser = slot(), requires = "safe_to_stop")]
+    slot: Option<u16>,
+
+    /// Ask until the answer is yes, for at most this long
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    wait: Option<Duration>,
+
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exit> {
+    let until = Instant::now() + args.wait.unwrap_or_default().min(LONGEST_WAIT);
+    if args.safe_to_stop {
+        return safe_to_stop::run(&args.connect.client()?, args.slot, until, output).await;
+    }
+    let client = args.connect.client_within(NODE_TIMEOUT)?;
+    let report = loop {
+        let report = Report::ask(&client).await;
+        if report.is_well() || !wait(until).await {
+            break report;
+        }
+    };
+    output.either(|| report.as_json(), || report.as_text())?;
+    let (exit, why) = report.exit();
+    // As with `--safe-to-stop`, no is an answer, and no error.
+    if output.is_json() && !matches!(exit, Exit::Done | Exit::ConditionFailed) {
+        output.error(&format!("{why}; what is known is on standard output"), exit as u8);
+    }
+    Ok(exit)
+}
+
+/// Everything that is found, the gravest first: for `cairn health` and `cairn status` alike.
+pub(super) fn findings(answers: &[Answer]) -> Vec<Finding> {
+    let mut found = cluster_rules::findings(answers);
+    found.extend(member_rules::findings(answers));
+    found.sort_by_key(|finding| finding.severity);
+    found
+}
+
+/// Waits until it is time to ask again. Returns whether there is time for that.
+async fn wait(until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return false;
+    }
+    tokio::time::sleep(POLL.min(left)).await;
+    true
+}
+
+/// What every known node answered, and what is not well by that.
+struct Report {
+    answers: Vec<Answer>,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    async fn ask(client: &Client) -> Report {
+        // This learns the members beyond the given endpoints. Without an answer the client knows those
+        // alone, and the reason of each follows.
+        let _ = client.members().await;
+        Report::of(client.statuses().await)
+    }
+
+    fn of(mut answers: Vec<Answer>) -> Report {
+        answers.sort_by_key(|(endpoint, answer)| {
+            (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
+        });
+        let findings = findings(&answers);
+        Report { answers, findings }
+    }
+
+    /// What is not as it should be: a note is.
+    fn faults(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.severity != Severity::Note)
+    }
+
+    fn is_well(&self) -> bool {
+        self.faults().next().is_none()
+    }
+
+    /// The exit code, and why it is that one.
+    fn exit(&self) -> (Exit, &'static str) {
+        let denied = |(_, answer): &Answer| answer.as_ref().is_err_and(Error::is_denied);
+        if self.answers.iter().any(denied) {
+            (Exit::NotAllowed, "a node does not allow it")
+        } else if self.answers.iter().all(|(_, answer)| answer.is_err()) {
+            (Exit::Unavailable, "no node answers")
+        } else if self.is_well() {
+            (Exit::Done, "the cluster is well")
+        } else {
+            (Exit::ConditionFailed, "the cluster is not well")
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        json!({ "well": self.is_well(), "findings": self.findings })
+    }
+
+    fn as_text(&self) -> String {
+        if self.is_well() {
+            let nodes = self.answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+            let leader = nodes.clone().filter(|node| node.role == Role::Leader);
+            let leader = leader.max_by_key(|node| node.term);
+            let leads = leader.map_or(String::new(), |node| format!("; slot {} leads", node.slot));
+            return format!("the cluster is well: nodes that answer: {}{leads}", nodes.count());
+        }
+        let line = |finding: &Finding| format!("{}: {}", finding.severity.name(), finding.line());
+        self.faults().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_client::NodeStatus;
+
+    fn node(endpoint: &str) -> Answer {
+        let mut node = NodeStatus::default();
+        (node.slot, node.role, node.leader) = (1, Role::Leader, Some("a:1".into()));
+        (endpoint.into(), Ok(node))
+    }
+
+    fn silent(endpoint: &str) -> Answer {
+        let last_error = "nobody listens".into();
+        (endpoint.into(), Err(Error::Unavailable { tried: vec![endpoint.into()], last_error }))
+    }
+
+    #[test]
+    fn a_cluster_is_well_if_nothing_but_notes_is_found() {
+        let mut noted = node("a:1");
+        if let Ok(status) = &mut noted.1 {
+            status.insecure = true;
+        }
+        let report = Report::of(vec![noted]);
+        assert_eq!(report.exit().0, Exit::Done, "{:?}", report.findings);
+        assert_eq!(report.as_text(), "the cluster is well: nodes that answer: 1; slot 1 leads");
+        let told = report.as_json();
+        assert_eq!(told["well"], true);
+        assert_eq!(told["findings"][0]["code"], "insecure", "{told}");
+        assert_eq!(told["findings"][0]["severity"], "note", "{told}");
+    }
+
+    #[test]
+    fn one_line_names_what_is_not_well_and_what_to_do_and_the_exit_code_says_who_answered() {
+        let report = Report::of(vec![node("a:1"), silent("b:1")]);
+        assert_eq!(report.exit().0, Exit::ConditionFailed);
+        let text = report.as_text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with("warning: b:1 does not answer: "), "{text}");
+        assert!(text.contains("; start it"), "{text}");
+
+        let nobody = Report::of(vec![silent("a:1"), silent("b:1")]);
+        assert_eq!(nobody.exit().0, Exit::Unavailable);
+        assert!(nobody.as_text().starts_with("critical: "), "{}", nobody.as_text());
+        let denied = Error::PermissionDenied { message: "no role".into() };
+        let denied = Report::of(vec![node("a:1"), ("b:1".into(), Err(denied))]);
+        assert_eq!(denied.exit().0, Exit::NotAllowed);
+    }
+}
