@@ -61,6 +61,7 @@ mod group;
 #[doc(hidden)]
 pub mod index;
 mod journal;
+mod latency;
 mod layout;
 mod maintain;
 mod open;
@@ -75,6 +76,7 @@ mod write;
 pub use error::{Corruption, Error, Result};
 pub use geometry::Sizing;
 pub use io::Pace;
+pub use latency::{Latencies, Latency, LatencyCounts};
 pub use maintain::{Checked, Extent, Installer, Owner, scrub_spans, scrub_window};
 pub use open::{
     CheckpointArea, Contents, GroupContents, Growth, Inspection, Known, Values, inspect,

@@ -51,7 +51,9 @@ pub use durability::UnsafeRecovery;
 pub use membership::{
     ChangeError, MemberChange, Restored, Survivor, await_replaceable, force_new_cluster,
 };
-pub use replica::{Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
+pub use replica::{
+    FollowerLag, Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
+};
 pub use storage::log_store::vote_of;
 pub use storage::mode_in_force::Modes;
 pub use storage::state_machine::{Item, KeyRange, StateReader};

@@ -13,6 +13,7 @@
 
 use super::{AlignedBuf, Device, Directory, FileKind, IoFuture};
 use crate::error::{Error, Result};
+use crate::latency::{DeviceLatency, Latency};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The limit, in ticks.
 const TICKS: u64 = 10;
@@ -37,6 +39,8 @@ pub(crate) struct IoDeadlines {
     table: Mutex<Table>,
     /// Notifies when the first operation has timed out.
     hung: Notify,
+    /// How long they take.
+    pub(crate) latency: DeviceLatency,
 }
 
 #[derive(Default)]
@@ -67,8 +71,12 @@ pub(crate) struct Hung {
 impl IoDeadlines {
     /// Starts with an empty table. Time counts from here on, until the last handle is dropped.
     pub(crate) fn start(limit: Duration) -> Arc<IoDeadlines> {
-        let deadlines =
-            Arc::new(IoDeadlines { limit, table: Mutex::default(), hung: Notify::new() });
+        let deadlines = Arc::new(IoDeadlines {
+            limit,
+            table: Mutex::default(),
+            hung: Notify::new(),
+            latency: DeviceLatency::default(),
+        });
         tokio::spawn(run(Arc::downgrade(&deadlines), (limit / TICKS as u32).max(SHORTEST_TICK)));
         deadlines
     }
@@ -217,12 +225,23 @@ struct BoundedDevice {
 
 type Transfer = (io::Result<()>, AlignedBuf);
 
+/// Where an operation is counted.
+type Counted = fn(&DeviceLatency) -> &Latency;
+
 impl BoundedDevice {
-    fn transfer(&self, operation: &'static str, begun: IoFuture<Transfer>) -> IoFuture<Transfer> {
+    fn transfer(
+        &self,
+        operation: &'static str,
+        counted: Counted,
+        begun: IoFuture<Transfer>,
+    ) -> IoFuture<Transfer> {
         let ticket = self.deadlines.begin(self.kind, operation);
+        let (deadlines, began) = (Arc::clone(&self.deadlines), Instant::now());
         // After a timeout the device keeps the buffer, for an unknown time.
         Box::pin(async move {
-            ticket.result(begun).await.unwrap_or_else(|late| (Err(late), AlignedBuf::zeroed(0)))
+            let result = ticket.result(begun).await;
+            counted(&deadlines.latency).observe(began.elapsed());
+            result.unwrap_or_else(|late| (Err(late), AlignedBuf::zeroed(0)))
         })
     }
 }
@@ -233,17 +252,22 @@ impl Device for BoundedDevice {
     }
 
     fn read(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
-        self.transfer("read", self.device.read(offset, buf))
+        self.transfer("read", |latency| &latency.reads, self.device.read(offset, buf))
     }
 
     fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
-        self.transfer("write", self.device.write(offset, buf))
+        self.transfer("write", |latency| &latency.writes, self.device.write(offset, buf))
     }
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
         let ticket = self.deadlines.begin(self.kind, "sync");
+        let (deadlines, began) = (Arc::clone(&self.deadlines), Instant::now());
         let begun = self.device.sync();
-        Box::pin(async move { ticket.result(begun).await.and_then(|synced| synced) })
+        Box::pin(async move {
+            let result = ticket.result(begun).await;
+            deadlines.latency.syncs.observe(began.elapsed());
+            result.and_then(|synced| synced)
+        })
     }
 }
 
@@ -257,6 +281,7 @@ mod tests {
             limit: Duration::from_secs(30),
             table: Mutex::default(),
             hung: Notify::new(),
+            latency: DeviceLatency::default(),
         })
     }
 

@@ -36,6 +36,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
 use crate::io::{Directory, FileKind, IoDeadlines, IoFuture, OpenFile};
 use crate::journal::Ring;
+use crate::latency::Latency;
 use crate::space::SpaceMap;
 use crate::superblock::SuperblockStore;
 use crate::types::{FencingHistory, GroupId, Identity, MemberState, Mode, Options};
@@ -143,6 +144,8 @@ pub(crate) struct Counters {
     pub corrupt_values: AtomicU64,
     pub repaired_values: AtomicU64,
     pub index_refusals: AtomicU64,
+    /// How long appends take until their promise holds.
+    pub appends: Arc<Latency>,
 }
 
 pub(crate) struct Files {

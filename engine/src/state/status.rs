@@ -2,7 +2,9 @@
 
 use super::capacity::state_limit;
 use super::{Engine, FailureRecord, State};
+use crate::latency::{Latencies, Latency};
 use crate::types::{EngineStatus, SpaceUse};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -55,6 +57,24 @@ impl Engine {
             stalled: shared.deadlines.stalled(),
             failed_sync_recorded: state.failed_sync == Some(FailureRecord::Yes),
         }
+    }
+}
+
+impl Engine {
+    /// How long operations took since the engine was opened.
+    pub fn latencies(&self) -> Latencies {
+        let device = &self.shared.deadlines.latency;
+        Latencies {
+            reads: device.reads.counts(),
+            writes: device.writes.counts(),
+            syncs: device.syncs.counts(),
+            appends: self.shared.counters.appends.counts(),
+        }
+    }
+
+    /// Where whoever appends counts how long that took, until `done` was called.
+    pub fn append_latency(&self) -> Arc<Latency> {
+        Arc::clone(&self.shared.counters.appends)
     }
 }
 

@@ -36,6 +36,21 @@ fn values_of_every_length_are_read_back_before_and_after_a_restart() {
 }
 
 #[test]
+fn writes_and_syncs_of_the_device_are_counted_by_how_long_they_took() {
+    run(async {
+        let (_, engine) = fresh(Mode::Sync).await;
+        let before = engine.latencies();
+        put_one(&engine, 0, "k", filled(5000, 0)).await.unwrap();
+        let after = engine.latencies();
+        let count = |counts: &cairn_engine::LatencyCounts| -> u64 {
+            counts.buckets.iter().map(|(_, count)| count).sum()
+        };
+        assert!(count(&after.writes) > count(&before.writes));
+        assert!(count(&after.syncs) > count(&before.syncs), "the mode waits for a sync");
+    });
+}
+
+#[test]
 fn reads_of_the_log_are_bounded_by_bytes_but_never_empty() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;

@@ -52,6 +52,13 @@ impl Lag {
         state.goal.get_or_insert((committed, now));
     }
 
+    /// How long ago everything was applied that was committed then; `None` without a leader.
+    pub(crate) fn behind(&self) -> Option<Duration> {
+        let state = self.0.lock();
+        let since = state.applied_all_of.or(state.goal.map(|(_, set)| set))?;
+        Some(runtime::now() - since)
+    }
+
     /// Whether everything is applied that was committed `limit` ago.
     pub(crate) fn is_within(&self, limit: Duration) -> bool {
         self.0.lock().applied_all_of.is_some_and(|at| runtime::now() - at < limit)
@@ -81,6 +88,16 @@ mod tests {
         assert!(!observed(&[(true, Some(90), Some(5)), (true, Some(90), Some(5))]));
         assert!(!observed(&[(true, Some(90), Some(5)), (true, Some(95), Some(89))]));
         assert!(observed(&[(true, Some(90), Some(5)), (true, Some(95), Some(90))]));
+    }
+
+    #[test]
+    fn without_a_leader_nobody_knows_how_far_a_member_is_behind() {
+        let lag = Lag::default();
+        assert_eq!(lag.behind(), None);
+        lag.observe(true, (Some(90), Some(5)), LIMIT);
+        assert!(lag.behind().is_some(), "since it heard what is committed");
+        lag.observe(false, (Some(90), Some(5)), LIMIT);
+        assert_eq!(lag.behind(), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
@@ -41,6 +41,8 @@ pub(crate) struct LocalMember {
     pub(crate) removed_reason: Mutex<Option<String>>,
     /// How far behind the leader it is.
     pub(crate) lag: Lag,
+    /// How often another leader, or another term of one, was seen.
+    pub(crate) leader_changes: AtomicU64,
     /// The tasks beside openraft must end.
     pub(crate) stopping: AtomicBool,
 }

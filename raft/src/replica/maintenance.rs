@@ -14,6 +14,7 @@ use cairn_engine::LogId;
 use openraft::ServerState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A follower whose log grew within this time is catching up: keep what it needs next.
@@ -35,6 +36,8 @@ pub(super) struct Maintenance {
     index_relieved: runtime::Instant,
     /// How many refusals for a full checkpoint area are already dealt with.
     refusals: u64,
+    /// The leader that was seen last, and its term.
+    led: Option<(u64, NodeId)>,
 }
 
 /// Each follower's position, and when it last advanced.
@@ -43,7 +46,14 @@ type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 impl Maintenance {
     pub(super) fn new(member: Arc<LocalMember>) -> Maintenance {
         let (followers, now) = (Followers::new(), runtime::now());
-        Maintenance { member, followers, data_relieved: now, index_relieved: now, refusals: 0 }
+        Maintenance {
+            member,
+            followers,
+            data_relieved: now,
+            index_relieved: now,
+            refusals: 0,
+            led: None,
+        }
     }
 
     /// Runs until the member stops.
@@ -71,6 +81,7 @@ impl Maintenance {
     }
 
     async fn run_once(&mut self) -> Result<(), ()> {
+        self.count_leader();
         self.observe();
         let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
         let (status, bounds) = (engine.status(), engine.log_bounds(GROUP));
@@ -139,6 +150,17 @@ impl Maintenance {
         if repairer.take_unreadable_for_long() {
             tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
             leadership::hand_over(&self.member, To::Best, limit).await;
+        }
+    }
+
+    /// Counts a leadership that was not seen before.
+    fn count_leader(&mut self) {
+        let leads = with_metrics(&self.member.raft, |metrics| {
+            metrics.current_leader.map(|id| (metrics.current_term, id))
+        });
+        if leads.is_some() && leads != self.led {
+            self.led = leads;
+            self.member.leader_changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 

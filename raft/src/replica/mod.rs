@@ -15,6 +15,7 @@
 mod append_capacity;
 mod coalesce;
 mod maintenance;
+mod observed;
 mod operator;
 mod pacer;
 mod peer_service;
@@ -30,6 +31,7 @@ mod stop;
 mod surveys;
 mod write;
 
+pub use observed::FollowerLag;
 pub use peer_service::PeerService;
 pub use scrub::ScrubStatus;
 pub use status::{Member, Part, ReplicaStatus, Role};

@@ -36,7 +36,7 @@ use crate::transport::{Addresses, Connections, PeerIdentity, Peers, SnapshotRece
 use cairn_engine::{Engine, MemberState};
 use openraft::RaftState;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -164,6 +164,7 @@ async fn build(
         handing_over: Arc::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),
+        leader_changes: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
     })
 }

@@ -16,7 +16,7 @@ use super::mode_in_force::ModeInForce;
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
-use crate::core::{codec, hooks};
+use crate::core::{codec, hooks, runtime};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend};
@@ -107,7 +107,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         let promise = self.promise(&entries);
         let (slot, last) = (self.engine.identity().slot, entries.last().map(|entry| entry.id));
+        let (latency, began) = (self.engine.append_latency(), runtime::now());
         let done = Box::new(move |result: cairn_engine::Result<()>| {
+            latency.observe(runtime::now() - began);
             if let Some(last) = last.filter(|_| result.is_ok()) {
                 hooks::note_flushed(slot, last);
             }
