@@ -4,6 +4,7 @@
 //! certificate is signed by a CA of the CA file, is valid now, and has a name. What replaces it has
 //! passed them too, and has the same name. Files that do not pass change nothing.
 
+use crate::expiry::end_of_validity;
 use crate::name::CertificateName;
 use crate::refusal::Refusal;
 use crate::regular_file::read_file;
@@ -23,7 +24,7 @@ use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, Se
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often the files are looked at again.
@@ -96,6 +97,9 @@ pub(crate) struct Pair {
     pub(crate) peers: Arc<ServerConfig>,
     pub(crate) clients: Arc<ServerConfig>,
     pub(crate) http: Arc<ServerConfig>,
+    /// When the own chain ends, since the epoch; `None`: never. Found with the first look at the files
+    /// after they were read.
+    ends: OnceLock<Option<Duration>>,
 }
 
 impl Tls {
@@ -124,6 +128,12 @@ impl Tls {
     /// The files.
     pub fn files(&self) -> &Files {
         &self.0.files
+    }
+
+    /// When the first certificate of the own chain ends, since the epoch. `None`: it has no end, or nobody
+    /// has looked at the files again since they were read.
+    pub fn ends(&self) -> Option<Duration> {
+        self.pair().ends.get().copied().flatten()
     }
 
     pub(crate) fn pair(&self) -> Arc<Pair> {
@@ -201,6 +211,11 @@ impl Shared {
 
     /// Logs that the certificate ends soon, or has ended.
     fn note_end(&self, watched: &mut Watched) {
+        let pair = Arc::clone(&self.current.read());
+        pair.ends.get_or_init(|| {
+            let valid = |at| pair.check(&self.name, UnixTime::since_unix_epoch(at)).is_ok();
+            end_of_validity(unix_now(), valid)
+        });
         let due = watched.ends_soon_logged.is_none_or(|at| at.elapsed() >= ENDS_SOON_INTERVAL);
         let then = UnixTime::since_unix_epoch(unix_now() + ENDS_SOON);
         if due && is_expired(&self.current.read().check(&self.name, then)) {
@@ -305,6 +320,7 @@ impl Contents {
             certified,
             provider,
             chain,
+            ends: OnceLock::new(),
         };
         let checked = pair.check(&name, UnixTime::since_unix_epoch(unix_now()));
         checked.map_err(|error| in_certificate(own_reason(&error, files)))?;

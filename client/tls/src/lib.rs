@@ -2,6 +2,7 @@
 //! socket, below whatever protocol runs there.
 //!
 //! ```text
+//!  expiry.rs   when the own certificates end
 //!  files.rs    CA, certificate and key of this process, read again when they change
 //!  accept.rs   an accepted socket -> a stream and the name of who connected
 //!  connect.rs  a connected socket -> a stream to the member that was meant
@@ -23,6 +24,7 @@
 
 mod accept;
 mod connect;
+mod expiry;
 mod files;
 #[cfg(feature = "issue")]
 pub mod issue;

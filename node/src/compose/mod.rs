@@ -14,7 +14,7 @@ use crate::admission::requests::Budgets;
 use crate::config::{BackupConfig, Limits, NodeConfig, ScrubConfig};
 use crate::durability::Durability;
 use crate::error::Error;
-use crate::metrics::{Metrics, SharedBackupStatus};
+use crate::metrics::{Format, Metrics, SharedBackupStatus};
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Parts};
 use cairn_engine::{Engine, Identity, MemberState, Options};
@@ -103,7 +103,7 @@ impl Node {
     /// # Errors
     /// None that its own metrics cause.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        self.parts.metrics.render()
+        self.parts.metrics.render(Format::OpenMetrics)
     }
 
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
@@ -309,12 +309,14 @@ async fn assemble(
     let election_blocked_state = ElectionBlockedState::default();
     let budgets = Budgets::new(&config.limits);
     let backup_status = config.backup.is_some().then(SharedBackupStatus::default);
-    let metrics = Arc::new(Metrics::new(
+    let metrics = Metrics::new(
         replica.clone(),
         election_blocked_state.clone(),
         budgets.clone(),
+        tls.clone(),
         backup_status.clone(),
-    ));
+    );
+    let metrics = Arc::new(metrics);
     let (stop, stopping) = oneshot::channel();
     let access = AccessTable::new(tls.is_some(), &config.access);
     let stopping = stopping.shared();
@@ -329,7 +331,7 @@ async fn assemble(
         stopping,
     };
     let service = KvService::new(&parts);
-    let peers = serve_peers(peers, parts.replica.clone(), Arc::clone(&handshaker));
+    let peers = serve_peers(peers, parts.clone(), Arc::clone(&handshaker));
     let mut others = vec![tokio::spawn(peers)];
     others.extend(serve_watchers(http, &parts, &handshaker));
     others.extend(watch_device(&parts));

@@ -164,8 +164,7 @@ impl KvService {
     ) -> Result<Response<T>, Status> {
         let began = Instant::now();
         let result = work.await.map_err(refusal::bounded);
-        let code = result.as_ref().map_or_else(|status| status.code(), |_| tonic::Code::Ok);
-        self.inner.metrics.request(method, code, began.elapsed());
+        self.inner.metrics.request(method, result.as_ref().err(), began.elapsed());
         result.map(Response::new)
     }
 

@@ -30,6 +30,7 @@ mod kill_under_load;
 mod log;
 mod lost_identity;
 mod membership;
+mod metrics;
 mod new_disk;
 mod outage;
 mod readers;

@@ -59,6 +59,22 @@ fn a_ca_signs_only_for_its_cluster_and_only_its_key_signs() {
     assert!(Authority::read(&own).is_err(), "a member is no CA");
 }
 
+#[test]
+fn the_end_of_the_own_certificate_is_known_once_the_files_were_looked_at() {
+    let ca = Ca::of("blue");
+    let whole = Duration::from_secs(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs());
+    let until = whole + Duration::from_secs(10 * 24 * 3600);
+    let from = SystemTime::UNIX_EPOCH + whole - Duration::from_secs(3600);
+    let validity = Validity { from, until: SystemTime::UNIX_EPOCH + until };
+    let own = ca.authority.issue(&member(1), &[], validity).unwrap();
+    let process = Process::new(&ca.pem, &own);
+    let tls = process.load().unwrap();
+    assert_eq!(tls.ends(), None, "nobody has looked again");
+    tls.reload();
+    // It is valid in its last second.
+    assert_eq!(tls.ends(), Some(until + Duration::from_secs(1)));
+}
+
 #[tokio::test]
 async fn changed_files_are_used_and_files_that_do_not_fit_change_nothing() {
     let (ca, next) = (Ca::of("blue"), Ca::of("blue"));

@@ -9,7 +9,7 @@ use crate::service::{KvService, Parts};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
-use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
+use cairn_raft::{encoded, stream_until_reset, until_reset};
 use cairn_tls::{Remote, Tls};
 use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
@@ -127,7 +127,7 @@ over_wire! {
 
 pub(in crate::compose) async fn serve_peers(
     listener: Listener,
-    replica: Replica,
+    parts: Parts,
     _handshaker: Arc<Handshaker>,
 ) {
     let listener = match TcpListener::bind(listener).await {
@@ -138,7 +138,7 @@ pub(in crate::compose) async fn serve_peers(
         let (stream, address) = listener.accept().await.ok()?;
         Some(((stream, Remote { certificate: None, address: Some(address) }), listener))
     });
-    replica.peer_service().serve(connections).await;
+    parts.replica.peer_service().serve(connections).await;
 }
 
 pub(in crate::compose) fn serve_watchers(

@@ -59,6 +59,12 @@ async fn a_cluster_with_certificates_forms_and_serves() {
     );
     let metrics = known.get(&http, "/metrics").await.expect("an answer");
     assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("cairn_"), "{metrics}");
+    // With the first look at the files after the start.
+    let ends = async || {
+        let metrics = known.get(&http, "/metrics").await.ok()?;
+        metrics.contains("\ncairn_certificate_expiry_timestamp_seconds ").then_some(())
+    };
+    cluster.until("the end of the certificate is known", ends).await;
 }
 
 /// The story: a key was copied with the mode of any other file. Whoever had an account on that machine could

@@ -13,6 +13,7 @@ use super::crowd::Crowd;
 use super::handshakes::{Handshakes, LOG_INTERVAL, Refusals, Served};
 use crate::admission::memory::ConnectionFlow;
 use crate::admission::requests::{Accounts, Budgets};
+use crate::metrics::Connections;
 use cairn_tls::{Cause, Refusal, Remote, Stream as Socket};
 use futures::StreamExt;
 use futures::stream::Stream;
@@ -112,6 +113,13 @@ impl Incoming {
     /// The same, but each connection is authenticated first, if there are handshakes.
     pub(super) fn secured(self, handshakes: Option<Handshakes>) -> Incoming {
         Incoming { handshakes, ..self }
+    }
+
+    /// The same, and monitoring is told how many connections it has.
+    pub(super) fn counted(self, connections: &Connections) -> Incoming {
+        let (_, key) = self.served;
+        connections.watch(key, &self.slots, self.most);
+        self
     }
 
     /// The same, but its connections are charged to these budgets.

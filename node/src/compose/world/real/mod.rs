@@ -28,7 +28,7 @@ use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Growth, Identity, Inspection};
-use cairn_raft::{PeerService, Replica};
+use cairn_raft::PeerService;
 use cairn_tls::Port;
 use futures::{FutureExt, StreamExt};
 pub(in crate::compose) use handshakes::Handshaker;
@@ -141,7 +141,9 @@ pub(in crate::compose) async fn serve_clients(
     service: KvService,
     handshaker: Arc<Handshaker>,
 ) {
-    let Parts { config, replica, election_blocked_state, access, budgets, stopping, .. } = parts;
+    let Parts {
+        config, replica, election_blocked_state, access, budgets, stopping, metrics, ..
+    } = parts;
     let slow = tokio::spawn(budgets.reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica, election_blocked_state));
@@ -179,7 +181,7 @@ pub(in crate::compose) async fn serve_clients(
     let served = ("clients", "listen.client");
     let port = (&*handshaker, Port::Clients);
     let incoming = incoming(listener, served, &slots, PREFACE_BYTES, port);
-    let incoming = incoming.charged(budgets.clone()).stream();
+    let incoming = incoming.counted(metrics.connections()).charged(budgets.clone()).stream();
     let stop = stopping.clone().map(|_| ());
     let ending = end_connections(stopping, under_way, budgets.reads, config.timing.shutdown);
     let mut served = Box::pin(router.serve_with_incoming_shutdown(incoming, stop));
@@ -208,12 +210,14 @@ async fn end_connections(stopping: Stop, under_way: UnderWay, reads: Budget, lim
 
 pub(in crate::compose) async fn serve_peers(
     listener: Listener,
-    replica: Replica,
+    parts: Parts,
     handshaker: Arc<Handshaker>,
 ) {
+    let Parts { replica, metrics, .. } = parts;
     let (served, port) = (("the other members", "listen.peer"), (&*handshaker, Port::Peers));
     let first_bytes = PeerService::FIRST_BYTES;
-    let connections = incoming(listener, served, &PEERS, first_bytes, port).stream();
+    let connections = incoming(listener, served, &PEERS, first_bytes, port);
+    let connections = connections.counted(metrics.connections()).stream();
     let connections = connections.map(|Ok(connection)| {
         let remote = connection.remote().clone();
         (connection, remote)
@@ -233,6 +237,7 @@ pub(in crate::compose) fn serve_watchers(
     listener.map(|listener| {
         let served = ("HTTP", "listen.http");
         let incoming = Incoming::new(listener, served, slots, 1, probes::REQUEST_TIME);
+        let incoming = incoming.counted(parts.metrics.connections());
         tokio::spawn(probes::serve(incoming.secured(handshakes).yielding(), router))
     })
 }

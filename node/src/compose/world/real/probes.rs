@@ -8,12 +8,12 @@
 //!   has gone away, when a new connection takes the slot, or after [`REQUEST_TIME`].
 
 use super::incoming::{Connection, Incoming};
-use crate::metrics::Metrics;
+use crate::metrics::{Format, Metrics};
 use crate::outage::ElectionBlockedState;
 use crate::readiness::readiness;
 use crate::service::KvService;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -33,7 +33,9 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPENMETRICS: &str = "application/openmetrics-text";
+const OPENMETRICS_CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT_CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How often the health service checks the replica.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
@@ -181,14 +183,25 @@ async fn close_after(mut response: Response) -> Response {
     response
 }
 
-async fn render(State(probes): State<Probes>, Extension(remote): Extension<Remote>) -> Response {
+/// In OpenMetrics for those who accept it, such as Prometheus; else in its older text format.
+async fn render(
+    State(probes): State<Probes>,
+    Extension(remote): Extension<Remote>,
+    headers: HeaderMap,
+) -> Response {
     if probes.secured && remote.certificate.is_none() {
         let why =
             "/metrics needs a certificate of this cluster: `cairn certs issue DIR --client NAME`\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }
-    match probes.metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+    let accepts = headers.get_all(header::ACCEPT).iter();
+    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+    let (format, content) = match accepts.any(|value| value.contains(OPENMETRICS)) {
+        true => (Format::OpenMetrics, OPENMETRICS_CONTENT),
+        false => (Format::Text, TEXT_CONTENT),
+    };
+    match probes.metrics.render(format) {
+        Ok(text) => ([(header::CONTENT_TYPE, content)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

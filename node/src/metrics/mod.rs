@@ -1,0 +1,206 @@
+//! Every metric of a node. Names follow Prometheus' conventions: base units, `_seconds`, `_bytes`, and
+//! `_total` for what is counted, or plain gauges.
+//!
+//! What holds here: counting never fails and never waits for I/O. Gauges are read from engine and
+//! replica at scrape time. The values of each label are bounded: methods, codes, reasons, ports,
+//! members.
+
+mod backups;
+mod connections;
+mod gauges;
+mod out;
+mod process;
+mod text;
+
+use crate::admission::requests::Budgets;
+use crate::delay::Delay;
+use crate::outage::ElectionBlockedState;
+use cairn_client::proto::ErrorDetail;
+use cairn_client::proto::error_detail::Reason;
+use cairn_raft::Replica;
+use cairn_tls::Tls;
+pub(crate) use backups::SharedBackupStatus;
+pub(crate) use connections::Connections;
+use gauges::NodeGauges;
+use process::Process;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// A method of the public service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Method {
+    Hello,
+    Write,
+    Get,
+    List,
+    Status,
+    SafeToStop,
+    UnsafeRecovery,
+    Scrub,
+    ChangeMembers,
+    SetMode,
+    MoveLeader,
+    Drain,
+    FinishUpgrade,
+    Backup,
+}
+
+impl Method {
+    /// Its name in the audit.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Method::Hello => "hello",
+            Method::Write => "write",
+            Method::Get => "get",
+            Method::List => "list",
+            Method::Status => "status",
+            Method::SafeToStop => "safe-to-stop",
+            Method::UnsafeRecovery => "unsafe-recovery",
+            Method::Scrub => "scrub",
+            Method::ChangeMembers => "change-members",
+            Method::SetMode => "set-mode",
+            Method::MoveLeader => "move-leader",
+            Method::Drain => "drain",
+            Method::FinishUpgrade => "finish-upgrade",
+            Method::Backup => "backup",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MethodLabels {
+    method: Method,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    method: Method,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// Prometheus' own text format, 0.0.4.
+    Text,
+}
+
+/// The counters of one node and the registry that renders them.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<OutcomeLabels, Counter>,
+    refused: Family<ReasonLabels, Counter>,
+    duration: Family<MethodLabels, Histogram>,
+    delay: Arc<Delay>,
+    connections: Connections,
+}
+
+impl Metrics {
+    /// Metrics of a node with this replica and its engine, the state of blocked elections, the
+    /// budgets for requests and reads, these certificates, and the schedule of backups if it has one.
+    pub(crate) fn new(
+        replica: Replica,
+        election_blocked_state: ElectionBlockedState,
+        budgets: Budgets,
+        tls: Option<Tls>,
+        backups: Option<SharedBackupStatus>,
+    ) -> Metrics {
+        let mut all = Registry::default();
+        let registry = all.sub_registry_with_prefix("cairn");
+        let requests = Family::<OutcomeLabels, Counter>::default();
+        let refused = Family::<ReasonLabels, Counter>::default();
+        let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
+        });
+        let requests_help = "Requests answered, by method and gRPC code";
+        registry.register("requests", requests_help, requests.clone());
+        let refused_help = "Writes refused before anything was proposed, by reason";
+        registry.register("proposals_refused", refused_help, refused.clone());
+        let (help, unit) = ("Time to answer a request", Unit::Seconds);
+        registry.register_with_unit("request_duration", help, unit, duration.clone());
+        let (delay, connections) = (Arc::<Delay>::default(), Connections::default());
+        let gauges = NodeGauges {
+            replica,
+            election_blocked_state,
+            budgets,
+            delay: Arc::clone(&delay),
+            connections: connections.clone(),
+            tls,
+            backups,
+        };
+        registry.register_collector(Box::new(gauges));
+        all.register_collector(Box::new(Process));
+        Metrics { registry: all, requests, refused, duration, delay, connections }
+    }
+
+    /// The delay of the main thread.
+    pub(crate) fn delay(&self) -> Arc<Delay> {
+        Arc::clone(&self.delay)
+    }
+
+    /// Where each port says which slots of its connections are free.
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// Counts a request that was answered, or failed with this status.
+    pub(crate) fn request(&self, method: Method, failed: Option<&Status>, took: Duration) {
+        let labels =
+            OutcomeLabels { method, code: format!("{:?}", failed.map_or(Code::Ok, Status::code)) };
+        self.requests.get_or_create(&labels).inc();
+        self.duration.get_or_create(&MethodLabels { method }).observe(took.as_secs_f64());
+        if let Some(reason) = failed.filter(|_| method == Method::Write).and_then(refusal) {
+            self.refused.get_or_create(&ReasonLabels { reason }).inc();
+        }
+    }
+
+    /// All metrics.
+    pub(crate) fn render(&self, format: Format) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(match format {
+            Format::OpenMetrics => text,
+            Format::Text => text::plain(&text),
+        })
+    }
+}
+
+/// Why a write was refused; `None` if it was proposed.
+fn refusal(status: &Status) -> Option<String> {
+    match ErrorDetail::of(status).map_or(Reason::Unspecified, |detail| detail.reason()) {
+        Reason::OutcomeUnknown => None,
+        Reason::Unspecified => Some("other".into()),
+        reason => Some(reason.as_str_name().to_lowercase()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_refused_for_a_reason_unless_it_was_proposed() {
+        let with = |reason: Reason| {
+            let detail = ErrorDetail { reason: reason.into(), ..ErrorDetail::default() };
+            refusal(&detail.into_status(Code::Unavailable, "no"))
+        };
+        assert_eq!(with(Reason::NoLeader).as_deref(), Some("no_leader"));
+        assert_eq!(with(Reason::StorageFull).as_deref(), Some("storage_full"));
+        assert_eq!(with(Reason::OutcomeUnknown), None);
+        assert_eq!(refusal(&Status::internal("no detail")).as_deref(), Some("other"));
+    }
+}
