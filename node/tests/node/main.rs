@@ -11,6 +11,7 @@
 )]
 
 mod access;
+mod alerts;
 mod backup;
 mod backup_schedule;
 mod bad_input;
