@@ -105,6 +105,11 @@ impl Log {
         (id.index < through.index).then_some(id)
     }
 
+    /// Bytes of the values that are cached.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
     /// The values of an entry, if they are cached.
     pub(crate) fn cached(&self, index: u64) -> Option<Arc<[Bytes]>> {
         let from_end = self.entries.len().checked_sub(self.position(index)?)?;

@@ -51,6 +51,7 @@ impl Engine {
             moved_bytes: shared.counters.moved_bytes.load(Ordering::Relaxed),
             syncs: shared.counters.syncs.load(Ordering::Relaxed),
             value_cache: shared.values.status(),
+            log_cache_bytes: state.groups.values().map(|g| g.log.cache_bytes()).sum(),
             corrupt_values: shared.counters.corrupt_values.load(Ordering::Relaxed),
             repaired_values: shared.counters.repaired_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),

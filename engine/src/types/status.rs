@@ -117,6 +117,8 @@ pub struct EngineStatus {
     pub syncs: u64,
     /// Values of keys that are in memory, and how often one was.
     pub value_cache: CacheStatus,
+    /// Memory of the values of the newest log entries, which followers still need.
+    pub log_cache_bytes: u64,
     /// Values that did not match their hash.
     pub corrupt_values: u64,
     /// Damaged values that were repaired.

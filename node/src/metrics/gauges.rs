@@ -11,7 +11,7 @@ use crate::log;
 use crate::outage::ElectionBlockedState;
 use crate::promise::SyncWindow;
 use crate::readiness::readiness;
-use cairn_engine::{LogId, Mode, SpaceUse};
+use cairn_engine::{EngineStatus, LogId, Mode, SpaceUse};
 use cairn_raft::{Replica, Role};
 use cairn_tls::Tls;
 use prometheus_client::collector::Collector;
@@ -129,7 +129,7 @@ impl Collector for NodeGauges {
             "Gets of values that were read from the disk",
             cached.misses,
         )?;
-        out.bytes("value_cache", "Memory of values that are read often", cached.bytes)?;
+        self.memory(&mut out, &engine)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
         if let Some(backups) = &self.backups {
@@ -216,14 +216,23 @@ impl NodeGauges {
         out.seconds("certificate_expiry_timestamp", help, ends)
     }
 
+    /// What is bounded by a budget of its own: requests (further streams, messages that arrive, calls under
+    /// way), reads (values being read, answers not yet sent), and values that are kept.
+    fn memory(&self, out: &mut Out<'_, '_>, engine: &EngineStatus) -> fmt::Result {
+        let owners = [
+            ("requests", self.budgets.requests.status().held_bytes),
+            ("reads", self.budgets.reads.status().held_bytes),
+            ("value_cache", engine.value_cache.bytes),
+            ("log_cache", engine.log_cache_bytes),
+        ];
+        let help = "Memory that is bounded by a budget, by what holds it";
+        out.gauges(("memory", Some(Unit::Bytes)), help, "owner", &owners)
+    }
+
     fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let requests = self.budgets.requests.status();
-        let held = "Bytes of requests: further streams, messages that arrive, calls under way";
-        out.bytes("requests_held", held, requests.held_bytes)?;
         out.gauge("requests_waiting", "Requests that wait for memory", requests.waiting)?;
         let reads = self.budgets.reads.status();
-        let held = "Bytes of values being read and of answers not yet sent to clients";
-        out.bytes("reads_held", held, reads.held_bytes)?;
         out.gauge("reads_waiting", "Reads that wait for memory", reads.waiting)?;
         let closed = "Connections closed because their clients took answers too slowly while other reads waited";
         out.counter("slow_readers_closed", closed, reads.slow_closed)

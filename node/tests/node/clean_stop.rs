@@ -42,7 +42,8 @@ async fn unread(cluster: &Cluster, node: usize) -> Raw {
     raw.call("Multiplex", &calls, false);
     let held = async || {
         let metrics = http_get(&http(cluster, node), "/metrics");
-        let held = metrics.lines().find_map(|line| line.strip_prefix("cairn_reads_held_bytes "));
+        let sample = "cairn_memory_bytes{owner=\"reads\"} ";
+        let held = metrics.lines().find_map(|line| line.strip_prefix(sample));
         held.is_some_and(|bytes| bytes != "0").then_some(())
     };
     cluster.until("its answers are under way", held).await;

@@ -105,6 +105,9 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
     assert!(!texts.iter().all(idle), "the leader sends to the others: {text}");
     assert!(value("cairn_connections_limit{port=\"client\"}") > 0.0);
     assert!(value("cairn_leader_changes_total") > 0.0);
+    for owner in ["requests", "reads", "value_cache", "log_cache"] {
+        value(&format!("cairn_memory_bytes{{owner=\"{owner}\"}}"));
+    }
     assert!(value("process_resident_memory_bytes") > 0.0);
     let followed = |text: &String| text.matches("\ncairn_follower_lag_entries{").count();
     assert_eq!(texts.iter().map(followed).max(), Some(2), "{text}");

@@ -102,7 +102,8 @@ async fn clients_that_read_nothing_cost_no_more_than_the_budget_and_others_are_s
     );
 
     drop(readers);
-    while metric(&http, "cairn_reads_held_bytes") > 0 || metric(&http, "cairn_reads_waiting") > 0 {
+    let held = "cairn_memory_bytes{owner=\"reads\"}";
+    while metric(&http, held) > 0 || metric(&http, "cairn_reads_waiting") > 0 {
         assert!(began.elapsed() < WAIT_LIMIT, "their memory is not released");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -61,8 +61,9 @@ fn call(address: &str, messages: usize, kind: Option<&call::Kind>) -> Vec<Raw> {
 /// What the leader says that requests and their answers hold of its budgets.
 fn held_by_requests(cluster: &Cluster, leader: usize) -> u64 {
     let text = http_get(&value_of(cluster.config(leader), "listen.http"), "/metrics");
-    let held = ["cairn_requests_held_bytes ", "cairn_reads_held_bytes "].map(|name| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a metric");
+    let held = ["requests", "reads"].map(|owner| {
+        let sample = format!("cairn_memory_bytes{{owner=\"{owner}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&sample)).expect("a metric");
         line.trim().parse::<u64>().expect("a number")
     });
     held.iter().sum()
