@@ -2,6 +2,7 @@
 
 mod access;
 mod backup;
+mod bar;
 mod bench;
 mod bytes_text;
 mod certs;
@@ -30,6 +31,7 @@ mod put;
 mod recover;
 mod reload;
 mod scrub;
+mod senders;
 mod serve;
 mod server_options;
 mod signals;

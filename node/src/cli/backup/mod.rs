@@ -3,6 +3,7 @@
 
 mod save;
 
+use super::bar;
 use super::confirm::confirm;
 use super::connect::time;
 use super::exit::{Exit, UsageError};
@@ -15,7 +16,6 @@ use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
 use cairn_node::config::{Source, format_size};
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
 
@@ -112,15 +112,6 @@ pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exi
         Command::Prune(args) => thin_out(args, output).await,
         Command::Restore(args) => restore(args, output).await,
     }
-}
-
-fn bar(total: u64, message: &str) -> ProgressBar {
-    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-    let style = ProgressStyle::with_template(template);
-    let bar = ProgressBar::new(total);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(message.to_owned());
-    bar
 }
 
 /// The latest backup; with a status, of that cluster, and none behind what it has.
@@ -245,7 +236,7 @@ fn text(manifest: &Manifest) -> String {
 async fn verify(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
     let backup = opened(&args).await?;
     let manifest = backup.manifest();
-    let shown = bar(manifest.value_bytes, "reading");
+    let shown = bar::of_bytes(manifest.value_bytes, "reading");
     let keys = backup.verify(|item| shown.inc(u64::from(item.length))).await?;
     shown.finish_and_clear();
     output.either(
@@ -327,7 +318,7 @@ async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
     };
     let backup = opened(&args.named).await?;
     let directory = config.data_directory.display().to_string();
-    let shown = bar(backup.manifest().value_bytes, &format!("restoring {directory}"));
+    let shown = bar::of_bytes(backup.manifest().value_bytes, &format!("restoring {directory}"));
     let message = format!("formatting {directory}");
     let note = |estimate: &zeroing::Estimate| estimate.note(output);
     let member = zeroing::show(message, &note, async |progress| {

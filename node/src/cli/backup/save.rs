@@ -1,21 +1,18 @@
 //! `cairn backup save`: who sends the state, and what is built upon.
 
-use super::{TargetArgs, as_json, bar, latest};
+use super::{TargetArgs, as_json, latest};
 use crate::cli::ConnectOptions;
-use crate::cli::exit::{Exit, StateError, UsageError};
+use crate::cli::bar;
+use crate::cli::exit::Exit;
 use crate::cli::output::Output;
+use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, senders, told};
 use anyhow::Context;
 use cairn_backup::Target;
 use cairn_node::backups::{self, SaveError, Saved};
 use cairn_node::config::format_size;
 use clap::Args;
-use indicatif::ProgressStyle;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
-use std::time::Duration;
-
-/// How long a node may take to answer, before it sends anything.
-const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(super) struct SaveArgs {
@@ -30,24 +27,12 @@ pub(super) struct SaveArgs {
     since: Option<String>,
 }
 
-/// Whether another member may send its state though this one does not: it sends it to others, is gone, or
-/// cannot read a value.
-fn may_ask_another(error: &SaveError) -> bool {
-    use cairn_client::Error::{DeadlineExceeded, Refused, Unavailable, ValueUnreadable};
-    matches!(
-        error,
-        SaveError::Client(
-            Refused { .. } | Unavailable { .. } | DeadlineExceeded { .. } | ValueUnreadable { .. }
-        )
-    )
-}
-
 pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
     // Whatever the shell allows: a backup has every value.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let target = Target::make(&args.at.target)?;
     let client = args.connect.client_within(NODE_TIMEOUT)?;
-    let mut senders = backups::senders(&client).await.map_err(told)?.into_iter();
+    let mut senders = senders(&client).await?.into_iter();
     let mut next = senders.next();
     let mut base = args.since;
     let (endpoint, saved) = loop {
@@ -55,10 +40,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         if base.as_deref() == Some("latest") {
             base = Some(latest(&target, Some(&status)).await?);
         }
-        let shown = bar(0, "saving");
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} keys {eta}") {
-            shown.set_style(style);
-        }
+        let shown = bar::of_keys(0, "saving");
         let each = |keys, of| {
             shown.set_length(of);
             shown.set_position(keys);
@@ -70,7 +52,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         next = senders.next();
         match saved {
             Ok(saved) => break (endpoint, saved),
-            Err(error) if !may_ask_another(&error) => {
+            Err(error) if !matches!(&error, SaveError::Client(error) if may_ask_another(error)) => {
                 return Err(with_way_out(error, base.as_deref()));
             }
             Err(error) => {
@@ -119,17 +101,6 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         },
     )?;
     Ok(Exit::Done)
-}
-
-/// The error by itself: what it is says how the command ends.
-fn told(error: SaveError) -> anyhow::Error {
-    match error {
-        SaveError::Backup(error) => error.into(),
-        SaveError::Client(error) => error.into(),
-        SaveError::NotReady { .. } => StateError(error.to_string()).into(),
-        SaveError::Nobody => UsageError(error.to_string()).into(),
-        SaveError::BrokenOff => error.into(),
-    }
 }
 
 /// The error, with what helps if the base is of no use.
