@@ -24,6 +24,15 @@ pub struct Item {
     pub value: Option<Bytes>,
 }
 
+impl Item {
+    /// Whether the value is there, with the length and the hash that the cluster says.
+    pub fn is_intact(&self) -> bool {
+        self.value.as_ref().is_some_and(|value| {
+            value.len() as u64 == u64::from(self.length) && xxh3_128(value) == self.hash
+        })
+    }
+}
+
 /// A key in an object of records.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Record {
@@ -182,6 +191,20 @@ pub(crate) fn matches(record: &Record, value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_item_is_intact_with_its_value_alone() {
+        let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"value"));
+        let (length, hash) = (5, xxh3_128(&value));
+        let item = Item { key, term: 1, index: 2, length, hash, value: Some(value) };
+        assert!(item.is_intact());
+        for value in [None, Some(&b"valuf"[..]), Some(b"valu"), Some(b"")] {
+            let value = value.map(Bytes::from_static);
+            assert!(!Item { value, ..item.clone() }.is_intact());
+        }
+        assert!(!Item { length: 4, ..item.clone() }.is_intact());
+        assert!(!Item { hash: hash ^ 1, ..item }.is_intact());
+    }
 
     #[test]
     fn a_piece_of_the_shortest_records_is_read() {
