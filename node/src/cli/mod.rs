@@ -15,12 +15,14 @@ mod delete;
 mod dev;
 mod doctor;
 mod exit;
+mod export;
 mod format;
 mod get;
 mod grow;
 mod health;
 mod help;
 mod inspect;
+mod json_lines;
 mod leader;
 mod list;
 mod logging;
@@ -94,6 +96,8 @@ enum Command {
     Delete(delete::DeleteArgs),
     /// List keys in byte order
     List(list::ListArgs),
+    /// Write keys and values to a file, as lines of JSON
+    Export(export::ExportArgs),
     /// Show the status that each node reports
     Status(status::StatusArgs),
     /// Ask whether the cluster is well, or would go on without a member; exit code 4 if not
@@ -213,6 +217,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Get(args) => get::run(args, output).await,
         Command::Delete(args) => delete::run(args, output).await,
         Command::List(args) => list::run(args, output).await,
+        Command::Export(args) => export::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Health(args) => health::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,

@@ -22,6 +22,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["drain", "cordon"], "cairn leader drain"),
     (&["transfer-leader", "move-leader"], "cairn leader move"),
     (&["init"], "cairn format"),
+    (&["dump"], "cairn export"),
     (&["check", "validate"], "cairn config check"),
     (&["version"], "cairn --version"),
 ];
