@@ -21,6 +21,7 @@ mod get;
 mod grow;
 mod health;
 mod help;
+mod import;
 mod inspect;
 mod json_lines;
 mod leader;
@@ -98,6 +99,8 @@ enum Command {
     List(list::ListArgs),
     /// Write keys and values to a file, as lines of JSON
     Export(export::ExportArgs),
+    /// Put keys and values of a file: lines of JSON, or a snapshot of etcd
+    Import(import::ImportArgs),
     /// Show the status that each node reports
     Status(status::StatusArgs),
     /// Ask whether the cluster is well, or would go on without a member; exit code 4 if not
@@ -218,6 +221,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Delete(args) => delete::run(args, output).await,
         Command::List(args) => list::run(args, output).await,
         Command::Export(args) => export::run(args, output).await,
+        Command::Import(args) => import::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Health(args) => health::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,

@@ -23,6 +23,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["transfer-leader", "move-leader"], "cairn leader move"),
     (&["init"], "cairn format"),
     (&["dump"], "cairn export"),
+    (&["load"], "cairn import"),
     (&["check", "validate"], "cairn config check"),
     (&["version"], "cairn --version"),
 ];
