@@ -204,7 +204,8 @@ async fn by_state(
         }
         next = members.next();
         match &next {
-            Some((other, _)) if may_ask_another(&error) && sink.restart()? => output.note(
+            Some((other, _))
+                if error.downcast_ref().is_some_and(may_ask_another) && sink.restart()? => output.note(
                 || json!({ "not_sent_by": endpoint, "why": format!("{error:#}"), "asking": other }),
                 || format!("{endpoint} does not send its state ({error:#}); asking {other}"),
             ),

@@ -27,6 +27,7 @@ mod first_minutes;
 mod floors;
 mod grow;
 mod health;
+mod import;
 mod kill_under_load;
 mod log;
 mod lost_identity;
