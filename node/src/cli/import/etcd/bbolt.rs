@@ -356,9 +356,10 @@ impl Meta {
     fn of(bytes: &[u8]) -> Option<Meta> {
         let (header, meta) = bytes.split_at_checked(PAGE_HEADER_BYTES as usize)?;
         let page_bytes = u64::from(u32_at(meta, 8)?);
-        let sum = meta.get(..META_SUMMED_BYTES)?.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-            (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let sum =
+            meta.get(..META_SUMMED_BYTES)?.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+                (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
         let verifies = u16_at(header, 8)? == META
             && u32_at(meta, 0)? == MAGIC
             && u32_at(meta, 4)? == VERSION

@@ -198,8 +198,13 @@ pub fn snapshot(mut database: Vec<u8>) -> Vec<u8> {
 
 /// A snapshot of an etcd with these revisions, in order.
 pub fn snapshot_of(revisions: &[Item]) -> Vec<u8> {
+    snapshot(database_of(revisions))
+}
+
+/// The same without its SHA-256.
+pub fn database_of(revisions: &[Item]) -> Vec<u8> {
     let mut builder = Builder::new();
     let leaf = builder.leaf(revisions);
     let root = builder.leaf(&[inline(b"alarm", &[]), bucket(b"key", leaf)]);
-    snapshot(builder.finish(root))
+    builder.finish(root)
 }
