@@ -56,14 +56,16 @@ pub(crate) async fn free_what_ended(shared: Arc<Shared>) {
 }
 
 async fn unlink(shared: &Shared, keys: &Keys, mut entries: Entries) {
-    let mut values = keys.iter().map(|(_, entry)| entry.value).peekable();
-    while values.peek().is_some() {
+    let mut keys = keys.iter().peekable();
+    while keys.peek().is_some() {
         {
             let mut state = shared.state.lock();
             if state.check_open().is_err() {
                 return;
             }
-            values.by_ref().take(UNLINKED_AT_ONCE).for_each(|value| state.space.unlink(&value));
+            for (_, entry) in keys.by_ref().take(UNLINKED_AT_ONCE) {
+                state.space.unlink(&entry.value);
+            }
         }
         yield_once().await;
     }

@@ -34,7 +34,7 @@ impl PeerService {
         Ok((sender, vote))
     }
 
-    pub(super) async fn snapshot_offset(
+    pub(in crate::replica) async fn snapshot_offset(
         &self,
         remote: Remote,
         request: proto::SnapshotOffsetRequest,
@@ -61,7 +61,7 @@ impl PeerService {
         Ok(answer)
     }
 
-    pub(super) async fn snapshot_chunk(
+    pub(in crate::replica) async fn snapshot_chunk(
         &self,
         remote: Remote,
         request: proto::SnapshotChunkRequest,
@@ -81,7 +81,7 @@ impl PeerService {
         })
     }
 
-    pub(super) async fn snapshot_finish(
+    pub(in crate::replica) async fn snapshot_finish(
         &self,
         remote: Remote,
         request: proto::SnapshotFinishRequest,

@@ -39,7 +39,7 @@ const WINDOW_BYTES: u64 = 128 << 10;
 
 /// Why a database cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::cli::import) enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("it is no bbolt database: {0}")]
@@ -309,7 +309,7 @@ impl Level {
         }
         let bytes = window.get(table, end)?;
         let (elements, _) = bytes.as_chunks::<{ ELEMENT_BYTES as usize }>();
-        let table = elements.to_vec().into_iter();
+        let table = Vec::from(elements).into_iter();
         Ok(Level { page, is_leaf: flags == LEAF, table, at: at + PAGE_HEADER_BYTES, behind, end })
     }
 

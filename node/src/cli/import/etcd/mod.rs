@@ -125,6 +125,7 @@ impl<S: Read + Seek> Snapshot<S> {
     }
 
     /// How many keys it has.
+    #[cfg(test)]
     pub(super) fn keys(&self) -> u64 {
         self.places.len() as u64
     }
