@@ -88,6 +88,57 @@ pub enum Error {
         "backup `{0}` was removed while it was read; `cairn backup list` shows those that are there"
     )]
     Removed(String),
+    /// A recipient or an identity cannot be used.
+    #[error("{given}: {reason}")]
+    Key {
+        /// What was given, or the file and the line; no secret.
+        given: String,
+        /// What is wrong with it, and what helps.
+        reason: String,
+    },
+    /// A backup is encrypted, and nobody gave a secret key.
+    #[error(
+        "backup `{name}` is encrypted to {recipients}: give the file with the secret key of one of them as --identity FILE. \
+         `cairn backup list`, `show`, `prune` and `verify --stored` need none"
+    )]
+    NoIdentity {
+        /// The backup.
+        name: String,
+        /// To whom.
+        recipients: String,
+    },
+    /// A backup is encrypted to others than those whose secret keys were given.
+    #[error(
+        "backup `{name}` is encrypted to {recipients}, and the secret keys that are given are those of {given}: \
+         give one of the backup's as --identity FILE"
+    )]
+    WrongIdentity {
+        /// The backup.
+        name: String,
+        /// To whom.
+        recipients: String,
+        /// Whose secret keys they are.
+        given: String,
+    },
+    /// A backup is not encrypted, and somebody expects that it is.
+    #[error(
+        "backup `{0}` is not encrypted, and --identity says that it is: whoever can write at the target can put such a \
+         backup there. If you know that it is yours, leave --identity out"
+    )]
+    NotEncrypted(String),
+    /// A backup would build on one that is not encrypted to the same recipients.
+    #[error(
+        "backup `{base}` is {its}, and the new one would be {own}: it cannot build on that one. Save without \
+         --since, or encrypt it as that one is"
+    )]
+    Mixed {
+        /// The earlier backup.
+        base: String,
+        /// To whom that one is encrypted, in words.
+        its: String,
+        /// To whom the new one would be.
+        own: String,
+    },
     /// A later release wrote it.
     #[error(
         "backup `{name}` has format {format}, this release reads up to {newest}: use a newer release"

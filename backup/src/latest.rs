@@ -154,6 +154,7 @@ mod tests {
             base: None,
             resumes: Vec::new(),
             began,
+            recipients: Vec::new(),
         };
         Manifest { ended, ..Manifest::new(name.into(), head) }
     }

@@ -7,10 +7,15 @@
 //!   versions and value hashes in order: what is restored is what was there;
 //! - no object is ever overwritten. A backup that builds on an earlier one names the objects of that
 //!   one which it still needs, and those stay for as long as a manifest names them;
+//! - a backup is encrypted as a whole or not at all, and what it builds on is encrypted to the same: what
+//!   is read of an encrypted one was encrypted;
 //! - what comes from the target is hostile: names, lengths and numbers are checked before they are used.
 
 mod bucket;
+mod encryption;
 mod error;
+mod fetch;
+mod keys;
 mod latest;
 mod manifest;
 mod prune;
@@ -22,7 +27,9 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use encryption::Encryption;
 pub use error::{Error, Result};
+pub use keys::{Identities, Recipients};
 pub use latest::{OfCluster, ended_last, latest, reaches_back};
 pub use manifest::{Head, Manifest, Object};
 pub use prune::{Keep, Pruned, prune};

@@ -2,14 +2,19 @@
 //!
 //! One line says `cairn-backup`, the CRC-32 of the JSON behind it, and its length.
 
+use crate::encryption::MORE_BYTES_MAX;
 use crate::error::{Error, Result};
+use crate::keys::are_recipients;
 use crate::target::{Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The newest format that this release writes and reads.
-const FORMAT: u32 = 1;
+/// The newest format that this release writes and reads: that of an encrypted backup, which
+/// releases without encryption do not read.
+const FORMAT: u32 = 2;
+/// The format of a backup that is not encrypted.
+const PLAIN_FORMAT: u32 = 1;
 /// More than any backup has.
 const OBJECTS_MAX: usize = 1 << 22;
 /// The most bytes of a head, of a manifest, and of objects once they are decompressed: what a hostile
@@ -19,6 +24,8 @@ const HEAD_BYTES_MAX: u64 = 1 << 20;
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 128 << 20;
 pub(crate) const RECORDS_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const VALUES_BYTES_MAX: u64 = 16 << 20;
+/// The most bytes of the hash, which is encrypted with a header as an object is, and written as text.
+const STATE_BYTES_MAX: usize = 8 << 10;
 /// A backup builds on no backup that needs the objects of so many folders. It is read in key order from
 /// all of them at once, and the reader holds an object of each.
 pub(crate) const FOLDERS_MAX: usize = 24;
@@ -49,6 +56,9 @@ pub struct Head {
     pub resumes: Vec<String>,
     /// When it was begun, in seconds since 1970.
     pub began: u64,
+    /// To whom its objects are encrypted, as recipients of age; none: they are not encrypted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recipients: Vec<String>,
 }
 
 /// What a finished backup has.
@@ -64,7 +74,8 @@ pub struct Manifest {
     pub keys: u64,
     /// Bytes of their values.
     pub value_bytes: u64,
-    /// The hash of all records in order.
+    /// The hash of all records in order; encrypted where they are: whoever guesses what a small state is
+    /// could see whether that is right.
     pub state: String,
     /// When it was finished, in seconds since 1970.
     pub ended: u64,
@@ -146,14 +157,15 @@ impl Object {
     }
 
     fn fits(&self, kind: &str, most: u64) -> bool {
-        is_path(&self.path, kind) && self.raw_bytes <= most && self.bytes <= most
+        let stored = most + MORE_BYTES_MAX as u64;
+        is_path(&self.path, kind) && self.raw_bytes <= most && self.bytes <= stored
     }
 }
 
 impl Manifest {
     pub(crate) fn new(name: String, head: Head) -> Manifest {
         Manifest {
-            format: FORMAT,
+            format: if head.recipients.is_empty() { PLAIN_FORMAT } else { FORMAT },
             name,
             head,
             keys: 0,
@@ -163,6 +175,11 @@ impl Manifest {
             records: Vec::new(),
             values: Vec::new(),
         }
+    }
+
+    /// Whether its objects are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        !self.head.recipients.is_empty()
     }
 
     /// The bytes that the objects take at the target.
@@ -253,6 +270,15 @@ impl Manifest {
         if let Some(object) = odd {
             return Err(damaged(format!("its manifest names an object `{}`", object.path)));
         }
+        if (self.format > PLAIN_FORMAT) != self.is_encrypted()
+            || !are_recipients(&self.head.recipients)
+        {
+            return Err(damaged("its manifest does not say to whom it is encrypted".into()));
+        }
+        if self.state.len() > STATE_BYTES_MAX {
+            let bytes = self.state.len();
+            return Err(damaged(format!("its manifest has a hash of {bytes} bytes")));
+        }
         let numbers: BTreeSet<u32> = self.values.iter().map(|object| object.number).collect();
         if numbers.len() < values {
             return Err(damaged("two objects of its manifest have the same number".into()));
@@ -287,122 +313,4 @@ fn first_line(json: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn manifest() -> Manifest {
-        let head = Head {
-            cluster: "shop".into(),
-            generation: 7,
-            cluster_version: 2,
-            term: 3,
-            index: 1000,
-            release: "0.1.0".into(),
-            base: None,
-            resumes: Vec::new(),
-            began: 1,
-        };
-        let object = Object {
-            number: 0,
-            path: "a-1/values-000000".into(),
-            bytes: 10,
-            raw_bytes: 20,
-            zstd: true,
-            crc32: 5,
-        };
-        let records = Object { path: "a-1/records-000000".into(), ..object.clone() };
-        Manifest {
-            records: vec![records],
-            values: vec![object],
-            ..Manifest::new("a-1".into(), head)
-        }
-    }
-
-    #[test]
-    fn a_manifest_is_read_as_it_was_written() {
-        let manifest = manifest();
-        let bytes = manifest.encode().unwrap();
-        assert_eq!(Manifest::decode("a-1", &bytes).unwrap(), manifest);
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_cut_of_a_manifest_is_found() {
-        let bytes = manifest().encode().unwrap();
-        for at in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut flipped = bytes.to_vec();
-                flipped[at] ^= 1 << bit;
-                assert!(Manifest::decode("a-1", &flipped).is_err(), "bit {bit} of byte {at}");
-            }
-            assert!(Manifest::decode("a-1", &bytes[..at]).is_err(), "{at} bytes");
-        }
-        let longer = [&bytes[..], b"\n"].concat();
-        assert!(Manifest::decode("a-1", &longer).is_err());
-    }
-
-    #[test]
-    fn what_is_longer_than_the_longest_that_is_read_is_not_written() {
-        let bytes = sealed(&"four", 1000).unwrap().len() as u64;
-        assert!(sealed(&"four", bytes).is_ok());
-        let refused = sealed(&"four", bytes - 1).unwrap_err();
-        assert!(matches!(refused, Error::TooMuch { .. }), "{refused}");
-    }
-
-    /// What a save counts before there is a manifest.
-    #[test]
-    fn the_bytes_of_objects_are_those_that_the_manifest_has() {
-        let mut manifest = manifest();
-        let before = manifest.encode().unwrap().len() as u64;
-        let mut listed = 0;
-        for number in 1..1000 {
-            let more =
-                Object { number, bytes: u64::from(number) << 20, ..manifest.values[0].clone() };
-            listed += more.listed_bytes();
-            manifest.values.push(more);
-        }
-        // The first line has the length, which has more digits now.
-        let grown = manifest.encode().unwrap().len() as u64 - before;
-        assert!((listed..listed + 10).contains(&grown), "{grown} instead of {listed}");
-    }
-
-    /// A hostile one would make a prune look at any number of names.
-    #[test]
-    fn a_head_that_goes_on_with_more_than_a_save_does_is_none() {
-        let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let folder = tempfile::tempdir().unwrap();
-            let target = Target::make(folder.path().to_str().unwrap()).unwrap();
-            for (name, resumes) in [("most", RESUMED_MAX), ("more", RESUMED_MAX + 1)] {
-                let head = Head { resumes: vec!["b".into(); resumes], ..manifest().head };
-                head.store(&target, name).await.unwrap();
-            }
-            assert!(Head::load(&target, "most").await.unwrap().is_some());
-            assert_eq!(Head::load(&target, "more").await.unwrap(), None);
-        });
-    }
-
-    #[test]
-    fn what_a_manifest_names_is_checked() {
-        let refused = |change: fn(&mut Manifest)| {
-            let mut manifest = manifest();
-            change(&mut manifest);
-            Manifest::decode("a-1", &manifest.encode().unwrap()).unwrap_err().to_string()
-        };
-        for (change, what) in [
-            (
-                (|m| m.values[0].path = "../etc/passwd".into()) as fn(&mut Manifest),
-                "names an object `../etc/passwd`",
-            ),
-            (|m| m.values[0].path = "a/records-000000".into(), "names an object"),
-            (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
-            (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
-            (|m| m.head.resumes = vec!["b".into(); 9], "goes on with 9 others"),
-            (|m| m.values.push(m.values[0].clone()), "the same number"),
-            (|m| m.name = "b".into(), "is that of `b`"),
-            (|m| m.format = 9, "has format 9"),
-        ] {
-            let refused = refused(change);
-            assert!(refused.contains(what), "{refused}");
-        }
-    }
-}
+mod tests;

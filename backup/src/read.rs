@@ -1,16 +1,19 @@
 //! Reading a backup back, in key order.
 //!
 //! What holds here: nothing is returned that does not have its checksum and its hash, and the end is
-//! reached only if all of it together is the state that the manifest says.
+//! reached only if all of it together is the state that the manifest says. Of an encrypted backup nothing is
+//! returned that was not encrypted.
 
+use crate::encryption::{decrypt_text, may_read};
 use crate::error::{Error, Result, shown};
+use crate::fetch::{Loading, Reader, check_stored, joined, spawn_fetch};
+use crate::keys::Identities;
 use crate::manifest::{Manifest, Object};
 use crate::record::{Item, Piece, Record, Summary, matches};
-use crate::target::{Target, folder_of, manifest_path};
+use crate::target::{Target, folder_of};
 use bytes::Bytes;
-use real_tokio::task::{JoinHandle, spawn_blocking};
+use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::io::Read;
 
 /// The bytes of the objects with values that are held at once: 32 of the usual ones. Each folder is read
 /// from its first object to its last, so what is read twice is an object of which a value is needed
@@ -18,10 +21,12 @@ use std::io::Read;
 const HELD_BYTES: u64 = 512 << 20;
 /// With so many folders the next object of each may be held beside the one that is read.
 const AHEAD_FOLDERS: usize = 4;
+/// Objects of which only the checksums are compared, at once.
+const CHECKS: usize = 4;
 
 /// A finished backup.
 pub struct Backup {
-    target: Target,
+    reader: Reader,
     manifest: Manifest,
 }
 
@@ -31,7 +36,25 @@ impl Backup {
     /// # Errors
     /// [`Error::Missing`], [`Error::Damaged`], [`Error::Newer`], [`Error::Store`].
     pub async fn open(target: &Target, name: &str) -> Result<Backup> {
-        Ok(Backup { target: target.clone(), manifest: Manifest::load(target, name).await? })
+        let manifest = Manifest::load(target, name).await?;
+        let reader = Reader { target: target.clone(), name: name.to_owned(), identities: None };
+        Ok(Backup { reader, manifest })
+    }
+
+    /// The same backup, whose keys and values can be read if it is encrypted. Whoever gives an identity
+    /// expects that it is.
+    ///
+    /// # Errors
+    /// [`Error::NoIdentity`], [`Error::WrongIdentity`]; [`Error::NotEncrypted`].
+    pub fn unlock(mut self, identities: &Identities) -> Result<Backup> {
+        let (name, recipients) = (&self.manifest.name, &self.manifest.head.recipients);
+        if !recipients.is_empty() {
+            may_read(name, recipients, identities)?;
+            self.reader.identities = Some(identities.clone());
+        } else if !identities.is_empty() {
+            return Err(Error::NotEncrypted(name.clone()));
+        }
+        Ok(self)
     }
 
     /// What it says of itself.
@@ -40,21 +63,49 @@ impl Backup {
     }
 
     /// All keys with their values, in order.
-    pub fn items(&self) -> Items {
-        Items {
-            records: Records::new(&self.target, &self.manifest.name, &self.manifest.records),
-            summary: Summary::default(),
-            expected: self.manifest.clone(),
-            values: Values::new(&self.target, &self.manifest.name, &self.manifest.values),
+    ///
+    /// # Errors
+    /// [`Error::NoIdentity`], if it is encrypted and was not unlocked; [`Error::Damaged`].
+    pub fn items(&self) -> Result<Items> {
+        let mut expected = self.manifest.clone();
+        if expected.is_encrypted() {
+            let none = Identities::default();
+            let identities = self.reader.identities.as_ref().unwrap_or(&none);
+            may_read(&expected.name, &expected.head.recipients, identities)?;
+            expected.state = decrypt_text(&expected.state, identities).map_err(|why| {
+                let (name, what) = (expected.name.clone(), format!("the hash of its state {why}"));
+                Error::Damaged { name, what }
+            })?;
         }
+        Ok(Items {
+            records: Records::new(&self.reader, &expected.records),
+            summary: Summary::default(),
+            values: Values::new(&self.reader, &expected.values),
+            expected,
+        })
+    }
+
+    /// Compares every object that the backup needs with its length and checksum, which needs no identity.
+    /// What is in them is not looked at. `progress` gets the bytes of each. Returns how many they are.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] with the first damage that it finds; [`Error::Removed`]; [`Error::Store`].
+    pub async fn verify_stored(&self, mut progress: impl FnMut(u64)) -> Result<usize> {
+        let checks = self.manifest.objects().map(|object| check_stored(&self.reader, object));
+        let (mut checks, mut objects) = (stream::iter(checks).buffer_unordered(CHECKS), 0);
+        while let Some(checked) = checks.next().await {
+            progress(checked?);
+            objects += 1;
+        }
+        Ok(objects)
     }
 
     /// Reads all of it. Returns the number of keys.
     ///
     /// # Errors
-    /// [`Error::Damaged`] with the first damage that it finds; [`Error::Store`].
+    /// [`Error::Damaged`] with the first damage that it finds; [`Error::NoIdentity`]; [`Error::Store`].
     pub async fn verify(&self, mut progress: impl FnMut(&Item)) -> Result<u64> {
-        let (mut items, mut keys) = (self.items(), 0);
+        let (mut items, mut keys) = (self.items()?, 0);
         while let Some(item) = items.next().await? {
             progress(&item);
             keys += 1;
@@ -108,18 +159,16 @@ impl Items {
 
 /// The records of a backup, in key order.
 pub(crate) struct Records {
-    target: Target,
-    name: String,
+    reader: Reader,
     objects: VecDeque<Object>,
     next: Option<Loading>,
     piece: VecDeque<Record>,
 }
 
 impl Records {
-    pub(crate) fn new(target: &Target, name: &str, objects: &[Object]) -> Records {
+    pub(crate) fn new(reader: &Reader, objects: &[Object]) -> Records {
         Records {
-            target: target.clone(),
-            name: name.to_owned(),
+            reader: reader.clone(),
             objects: objects.iter().cloned().collect(),
             next: None,
             piece: VecDeque::new(),
@@ -128,7 +177,7 @@ impl Records {
 
     fn load(&mut self) -> Option<Loading> {
         let object = self.objects.pop_front()?;
-        Some(spawn_fetch(&self.target, &self.name, object))
+        Some(spawn_fetch(&self.reader, object))
     }
 
     pub(crate) async fn next(&mut self) -> Result<Option<Record>> {
@@ -136,7 +185,7 @@ impl Records {
             let Some(loading) = self.next.take().or_else(|| self.load()) else { return Ok(None) };
             self.next = self.load();
             let bytes = joined(loading).await?;
-            self.piece = decode_piece(&self.name, &bytes)?.records.into();
+            self.piece = decode_piece(&self.reader.name, &bytes)?.records.into();
         }
         Ok(self.piece.pop_front())
     }
@@ -150,8 +199,7 @@ pub(crate) fn decode_piece(name: &str, bytes: &Bytes) -> Result<Piece> {
 
 /// Objects with values. What is held are the latest used ones.
 pub(crate) struct Values {
-    target: Target,
-    name: String,
+    reader: Reader,
     objects: BTreeMap<u32, Object>,
     /// The next object of the same folder, of each that is not read ahead yet.
     ahead: HashMap<u32, u32>,
@@ -172,7 +220,7 @@ enum Load {
 }
 
 impl Values {
-    fn new(target: &Target, name: &str, objects: &[Object]) -> Values {
+    fn new(reader: &Reader, objects: &[Object]) -> Values {
         let objects: BTreeMap<u32, Object> =
             objects.iter().map(|object| (object.number, object.clone())).collect();
         let folder = |object: &Object| folder_of(&object.path).to_owned();
@@ -185,8 +233,7 @@ impl Values {
             }
         }
         Values {
-            target: target.clone(),
-            name: name.to_owned(),
+            reader: reader.clone(),
             objects,
             ahead,
             held: HashMap::new(),
@@ -202,7 +249,7 @@ impl Values {
     async fn read(&mut self, record: &Record) -> Result<Bytes> {
         let damaged = |what: &str| {
             let what = format!("the value of key {} {what}", shown(&record.key));
-            Error::Damaged { name: self.name.clone(), what }
+            Error::Damaged { name: self.reader.name.clone(), what }
         };
         let lacks = damaged("is in no object that the manifest names");
         let outside = damaged("lies outside of its object");
@@ -266,73 +313,6 @@ impl Values {
         {
             self.loads += 1;
         }
-        Some(Load::Begun(spawn_fetch(&self.target, &self.name, object)))
+        Some(Load::Begun(spawn_fetch(&self.reader, object)))
     }
-}
-
-/// An object that is being read, for as long as somebody may want it.
-struct Loading(JoinHandle<Result<Bytes>>);
-
-impl Drop for Loading {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn joined(mut loading: Loading) -> Result<Bytes> {
-    (&mut loading.0).await.map_err(|error| Error::Task(error.to_string()))?
-}
-
-fn spawn_fetch(target: &Target, name: &str, object: Object) -> Loading {
-    let (target, name) = (target.clone(), name.to_owned());
-    Loading(real_tokio::spawn(async move { fetch(&target, &name, &object).await }))
-}
-
-/// An object's bytes, decompressed, once they have their checksum.
-pub(crate) async fn fetch(target: &Target, name: &str, object: &Object) -> Result<Bytes> {
-    let Object { path, bytes: length, raw_bytes, zstd, crc32, .. } = object.clone();
-    let damaged = |what: String| Error::Damaged { name: name.into(), what };
-    let stored = target.get(&path, length).await;
-    let stored = match stored {
-        Err(Error::TooLong { bytes, .. }) => {
-            return Err(damaged(format!("object `{path}` has {bytes} of {length} bytes")));
-        }
-        stored => stored?,
-    };
-    let Some(stored) = stored else {
-        return Err(match target.has(&manifest_path(name)).await? {
-            true => damaged(format!("object `{path}` is not there")),
-            false => Error::Removed(name.into()),
-        });
-    };
-    if stored.len() as u64 != length {
-        return Err(damaged(format!("object `{path}` has {} of {length} bytes", stored.len())));
-    }
-    let raw = spawn_blocking(move || {
-        if crc32fast::hash(&stored) != crc32 {
-            return Err("does not have its checksum".to_owned());
-        }
-        if !zstd {
-            return Ok(stored);
-        }
-        decompress(&stored, raw_bytes)
-    });
-    let raw = raw.await.map_err(|error| Error::Task(error.to_string()))?;
-    let raw = raw.map_err(|what| damaged(format!("object `{path}` {what}")))?;
-    match raw.len() as u64 == raw_bytes {
-        true => Ok(raw),
-        false => Err(damaged(format!("object `{path}` holds {} of {raw_bytes} bytes", raw.len()))),
-    }
-}
-
-/// At most so many bytes, however many a hostile object would make.
-pub(crate) fn decompress(stored: &[u8], most: u64) -> std::result::Result<Bytes, String> {
-    let mut raw = Vec::new();
-    let decoder = zstd::stream::read::Decoder::new(stored).map_err(|error| error.to_string())?;
-    let read = decoder.take(most + 1).read_to_end(&mut raw);
-    read.map_err(|error| format!("cannot be decompressed: {error}"))?;
-    if raw.len() as u64 > most {
-        return Err(format!("holds more than {most} bytes"));
-    }
-    Ok(raw.into())
 }

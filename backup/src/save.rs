@@ -4,9 +4,11 @@
 //! out the values that they have, and the records of the new backup name the objects there.
 //!
 //! What holds here: a value that the cluster leaves out is found in one of these under the same version
-//! and hash, or the backup fails. An object of records is written when every object that it names is. At
-//! the end every object is there with its length, and then the manifest is written, if it can be read.
+//! and hash, or the backup fails. An object of records is written when every object that it names is. It
+//! is encrypted before it is first sent, so a call that is made again has the same bytes. At the end every
+//! object is there with its length, and then the manifest is written, if it can be read.
 
+use crate::encryption::Encryption;
 use crate::error::{Error, Result, shown};
 use crate::manifest::{Head, MANIFEST_BYTES_MAX, Manifest, Object, VALUES_BYTES_MAX};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use prost::Message;
 use real_tokio::task::{JoinSet, spawn_blocking};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How large objects are.
@@ -98,6 +101,10 @@ impl Saver {
             base: sources.base.clone(),
             resumes: sources.resumes.clone(),
             began: now(),
+            recipients: sources
+                .encryption
+                .as_ref()
+                .map_or_else(Vec::new, |encryption| encryption.recipients().to_vec()),
             ..head
         };
         head.store(target, name).await?;
@@ -235,7 +242,10 @@ impl Saver {
         self.own += 1;
         let raw = std::mem::take(&mut self.values);
         let target = self.target.clone();
-        self.writes.spawn(async move { write(&target, path, number, raw, false).await });
+        let encryption = self.sources.encryption.clone();
+        self.writes.spawn(async move {
+            write(&target, path, number, raw, Kind::Values, encryption).await
+        });
         Ok(())
     }
 
@@ -259,7 +269,9 @@ impl Saver {
         let raw = Piece { named, records }.encode_to_vec();
         let number = self.manifest.records.len();
         let path = path_of(&self.manifest.name, "records", number);
-        let written = write(&self.target, path, number as u32, raw, true).await?;
+        let encryption = self.sources.encryption.clone();
+        let written =
+            write(&self.target, path, number as u32, raw, Kind::Records, encryption).await?;
         self.list(&written)?;
         self.manifest.records.push(written);
         Ok(())
@@ -290,11 +302,14 @@ impl Saver {
         if !self.records.is_empty() {
             self.write_records().await?;
         }
-        let Saver { target, mut manifest, summary, .. } = self;
+        let Saver { target, mut manifest, summary, sources, .. } = self;
         manifest.values.sort_unstable_by_key(|object| object.number);
         manifest.keys = summary.keys;
         manifest.value_bytes = summary.value_bytes;
-        manifest.state = summary.hash();
+        manifest.state = match &sources.encryption {
+            Some(encryption) => encryption.text(&summary.hash()).map_err(ended_early)?,
+            None => summary.hash(),
+        };
         manifest.ended = now();
         manifest.check(&manifest.name)?;
         let sealed = manifest.encode()?;
@@ -322,23 +337,40 @@ impl Saver {
     }
 }
 
-/// Writes an object, compressed if that is worth it.
-async fn write(
+fn ended_early(error: impl std::fmt::Display) -> Error {
+    Error::Task(error.to_string())
+}
+
+/// What is in an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Values,
+    /// Always compressed, and encrypted to this process too: it may go on with them.
+    Records,
+}
+
+/// Writes an object, compressed if that is worth it, and then encrypted.
+pub(crate) async fn write(
     target: &Target,
     path: String,
     number: u32,
     raw: Vec<u8>,
-    always: bool,
+    kind: Kind,
+    encryption: Option<Arc<Encryption>>,
 ) -> Result<Object> {
     let raw_bytes = raw.len() as u64;
     let packed = spawn_blocking(move || {
         let packed = zstd::stream::encode_all(&raw[..], LEVEL)?;
-        let worth = always || packed.len() + raw.len() / WORTH_PART <= raw.len();
-        let (bytes, zstd) = if worth { (packed, true) } else { (raw, false) };
+        let worth = kind == Kind::Records || packed.len() + raw.len() / WORTH_PART <= raw.len();
+        let (packed, zstd) = if worth { (packed, true) } else { (raw, false) };
+        let bytes = match (encryption, kind) {
+            (None, _) => packed,
+            (Some(encryption), Kind::Values) => encryption.values(&packed)?,
+            (Some(encryption), Kind::Records) => encryption.records(&packed)?,
+        };
         Ok::<_, std::io::Error>((crc32fast::hash(&bytes), bytes, zstd))
     });
-    let packed = packed.await.map_err(|error| Error::Task(error.to_string()))?;
-    let (crc32, bytes, zstd) = packed.map_err(|error| Error::Task(error.to_string()))?;
+    let (crc32, bytes, zstd) = packed.await.map_err(ended_early)?.map_err(ended_early)?;
     let length = bytes.len() as u64;
     target.create(&path, Bytes::from(bytes)).await?;
     Ok(Object { number, path, bytes: length, raw_bytes, zstd, crc32 })

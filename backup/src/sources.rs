@@ -1,18 +1,25 @@
 //! What a new backup builds on: a finished backup, and those that were broken off.
 //!
 //! What holds here: a source is taken if every object that it names is there with its length. So many
-//! folders are in one chain that a reader can hold an object of each.
+//! folders are in one chain that a reader can hold an object of each. All of them are encrypted to the
+//! recipients of the new backup, or none is.
 
+use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
 use crate::error::{Error, Result};
+use crate::fetch::{Reader, unpack};
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX};
 use crate::prune::{UNDER_WAY, is_younger};
-use crate::read::{Records, decode_piece, decompress};
+use crate::read::{Records, decode_piece};
 use crate::record::{Piece, Record};
 use crate::target::{Found, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::SystemTime;
+
+/// The most bytes of an object of records at the target.
+const STORED_BYTES_MAX: u64 = RECORDS_BYTES_MAX + MORE_BYTES_MAX as u64;
 
 /// Values that the saver has, and the cluster need not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,30 +66,46 @@ pub struct Sources {
     pub(crate) base: Option<String>,
     left_out: Option<(String, usize)>,
     pub(crate) resumes: Vec<String>,
+    pub(crate) encryption: Option<Arc<Encryption>>,
 }
 
 impl Sources {
-    /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off.
+    /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off, for
+    /// a new backup that is encrypted so, or not. What was broken off and cannot be read is left out.
     /// A base that needs the objects of 24 folders is left out: so a chain of backups renews itself
     /// before it is slow to read.
     ///
     /// # Errors
-    /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Store`].
+    /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Mixed`], if that is not encrypted to
+    /// the same recipients; [`Error::NoIdentity`] or [`Error::WrongIdentity`], if it cannot be read;
+    /// [`Error::Store`].
     pub async fn find(
         target: &Target,
         cluster: &str,
         generation: u32,
         base: Option<&str>,
         resume: bool,
+        encryption: Option<&Arc<Encryption>>,
     ) -> Result<Sources> {
         let found = target.find().await?;
-        let mut sources = Sources::default();
+        let mut sources = Sources { encryption: encryption.cloned(), ..Sources::default() };
+        let encryption = encryption.map(Arc::as_ref);
+        let recipients = encryption.map(Encryption::recipients).unwrap_or_default();
+        let reader = |name: &str| Reader {
+            target: target.clone(),
+            name: name.to_owned(),
+            identities: encryption.map(|encryption| encryption.readers().clone()),
+        };
         let mut folders = BTreeSet::new();
         if let Some(name) = base {
             let manifest = Manifest::load(target, name).await?;
+            may_build_on(name, &manifest.head.recipients, encryption)?;
             let needs = manifest.sources();
             if needs < FOLDERS_MAX {
-                let source = finished(target, name, manifest, &found)?;
+                if let Some(encryption) = encryption {
+                    encryption.reads(name, &manifest.head.recipients)?;
+                }
+                let source = finished(reader(name), manifest, &found)?;
                 folders = source.folders();
                 sources.base = Some(name.to_owned());
                 sources.all.push(source);
@@ -101,10 +124,12 @@ impl Sources {
         while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
         {
             let Some(head) = Head::load(target, name).await? else { continue };
-            if (head.cluster.as_str(), head.generation) != (cluster, generation) {
+            if (head.cluster.as_str(), head.generation) != (cluster, generation)
+                || head.recipients != recipients
+            {
                 continue;
             }
-            let Some(source) = broken_off(target, name, &head, &found).await? else { continue };
+            let Some(source) = broken_off(reader(name), &head, &found).await? else { continue };
             // A save that breaks off often takes over the folders of all its attempts.
             let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
             if more.len() < FOLDERS_MAX + RESUMED_MAX {
@@ -138,21 +163,16 @@ pub(crate) fn is_there(object: &Object, found: &BTreeMap<String, Found>) -> bool
     found.and_then(|found| found.objects.get(&object.path)) == Some(&object.bytes)
 }
 
-fn finished(
-    target: &Target,
-    name: &str,
-    manifest: Manifest,
-    found: &BTreeMap<String, Found>,
-) -> Result<Source> {
+fn finished(reader: Reader, manifest: Manifest, found: &BTreeMap<String, Found>) -> Result<Source> {
     if let Some(gone) = manifest.objects().find(|object| !is_there(object, found)) {
         let what = format!("object `{}` is not there, or has another length", gone.path);
-        return Err(Error::Damaged { name: name.into(), what });
+        return Err(Error::Damaged { name: reader.name, what });
     }
     let through = (manifest.head.term, manifest.head.index);
     Ok(Source {
-        name: name.to_owned(),
         held: Held { through, through_key: None },
-        records: Records::new(target, name, &manifest.records),
+        records: Records::new(&reader, &manifest.records),
+        name: reader.name,
         next: None,
         objects: manifest.values.into_iter().map(|object| (object.number, object)).collect(),
     })
@@ -160,18 +180,20 @@ fn finished(
 
 /// `None` if nothing of it can be used.
 async fn broken_off(
-    target: &Target,
-    name: &str,
+    reader: Reader,
     head: &Head,
     found: &BTreeMap<String, Found>,
 ) -> Result<Option<Source>> {
+    let Reader { target, name, identities } = &reader;
     let (mut records, mut objects, mut last) = (Vec::new(), HashMap::new(), None);
     loop {
         let path = path_of(name, "records", records.len());
-        let Ok(Some(stored)) = target.get(&path, RECORDS_BYTES_MAX).await else { break };
+        let Ok(Some(stored)) = target.get(&path, STORED_BYTES_MAX).await else { break };
         let (bytes, crc32) = (stored.len() as u64, crc32fast::hash(&stored));
-        let raw = spawn_blocking(move || decompress(&stored, RECORDS_BYTES_MAX)).await;
-        let Ok(Ok(raw)) = raw else { break };
+        let identities = identities.clone();
+        let unpacking =
+            spawn_blocking(move || unpack(stored, identities.as_ref(), true, RECORDS_BYTES_MAX));
+        let Ok(Ok(raw)) = unpacking.await else { break };
         let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
         let named: Vec<Object> = named.iter().map(Object::from).collect();
         if !named.iter().all(|object| object.is_values() && is_there(object, found)) {
@@ -186,7 +208,7 @@ async fn broken_off(
     Ok(last.map(|last| Source {
         name: name.to_owned(),
         held: Held { through, through_key: Some(last) },
-        records: Records::new(target, name, &records),
+        records: Records::new(&reader, &records),
         next: None,
         objects,
     }))

@@ -1,10 +1,11 @@
 //! Backups of states that a model makes, in a folder and in a bucket: chains of them and breaks here, then
-//! how they are read, damage, pruning, and what only buckets have.
+//! how they are read, damage, encryption, pruning, and what only buckets have.
 
 mod bounds;
 mod buckets;
 mod chains;
 mod damage;
+mod encryption;
 mod ends;
 mod pruning;
 mod races;
@@ -75,6 +76,7 @@ impl Cluster {
             base: None,
             resumes: Vec::new(),
             began: 0,
+            recipients: Vec::new(),
         }
     }
 
@@ -106,7 +108,7 @@ impl Cluster {
         base: Option<&str>,
         most: usize,
     ) -> crate::Result<Option<Manifest>> {
-        let sources = Sources::find(target, "shop", 1, base, true).await?;
+        let sources = Sources::find(target, "shop", 1, base, true, None).await?;
         let items = self.items(&sources);
         let keys = items.len();
         let mut saver = Saver::begin_with(target, name, self.head(), sources, SMALL).await?;
@@ -134,12 +136,16 @@ impl Cluster {
 
 /// The backup is of these keys.
 async fn check(keys: &Keys, target: &Target, name: &str) {
-    let mut items = Backup::open(target, name).await.unwrap().items();
+    check_opened(keys, &Backup::open(target, name).await.unwrap()).await;
+}
+
+async fn check_opened(keys: &Keys, backup: &Backup) {
+    let mut items = backup.items().unwrap();
     let mut found = BTreeMap::new();
     while let Some(item) = items.next().await.unwrap() {
         found.insert(item.key, (item.index, item.value.unwrap()));
     }
-    assert!(found == *keys, "{name}");
+    assert!(found == *keys, "{}", backup.manifest().name);
 }
 
 /// Where the backups of a test are, as files: a folder, or a bucket's prefix on the disk of a server.
@@ -313,13 +319,15 @@ fn what_was_received_before_a_break_is_not_sent_again() {
             saver.add(item.clone()).await.unwrap();
         }
         saver.break_off().await.unwrap();
-        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
         assert_eq!(sources.held()[0].through_key.as_ref(), Some(&items[49].key));
         let sent = cluster.items(&sources);
         assert!(sent[..50].iter().all(|item| item.value.is_none() || item.length == 0));
         cluster.save(&target, "whole", None).await;
         cluster.check(&target, "whole").await;
-        assert!(Sources::find(&target, "shop", 1, None, false).await.unwrap().held().is_empty());
+        assert!(
+            Sources::find(&target, "shop", 1, None, false, None).await.unwrap().held().is_empty()
+        );
     });
 }
 
@@ -343,7 +351,7 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
 fn what_was_broken_off_long_ago_is_not_built_upon() {
     run(async |folder, target| {
         let cluster = Cluster::new(12);
-        let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
         let mut saver = begun.unwrap();
@@ -352,7 +360,7 @@ fn what_was_broken_off_long_ago_is_not_built_upon() {
         }
         saver.break_off().await.unwrap();
         let resumes = async || {
-            let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
             sources.resumes().to_vec()
         };
         assert_eq!(resumes().await, ["broken"]);

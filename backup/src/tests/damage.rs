@@ -96,7 +96,7 @@ fn an_object_that_goes_while_a_backup_is_saved_leaves_no_backup() {
         let mut cluster = Cluster::new(16);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true).await.unwrap();
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
         let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
@@ -201,7 +201,7 @@ fn records_of_a_break_that_name_what_no_backup_has_are_not_built_upon() {
         let cluster = Cluster::new(19);
         cluster.save_some(&target, "broken", None, 60).await.unwrap();
         let resumes = async || {
-            let sources = Sources::find(&target, "shop", 1, None, true).await.unwrap();
+            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
             sources.resumes().to_vec()
         };
         assert_eq!(resumes().await, ["broken"]);

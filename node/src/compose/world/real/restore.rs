@@ -127,7 +127,7 @@ async fn install(
     restored: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let mut installer = engine.begin_install(GROUP).await?;
-    let mut items = backup.items();
+    let mut items = backup.items()?;
     let (mut batch, mut bytes, mut done) = (Vec::new(), 0, 0);
     while let Some(item) = items.next().await? {
         let Item { key, term, index, value, .. } = item;

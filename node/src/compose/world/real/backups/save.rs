@@ -97,13 +97,13 @@ pub async fn save(
     mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Saved, SaveError> {
     let (cluster, generation) = (status.cluster.as_str(), status.generation);
-    let sources = Sources::find(target, cluster, generation, base, true).await?;
+    let sources = Sources::find(target, cluster, generation, base, true, None).await?;
     let resumes = !sources.resumes().is_empty();
     match save_beside(client, endpoint, target, sources, &mut each).await {
         // What was broken off is of no use: it is damaged, removed meanwhile, of another history, or in
         // too many objects.
         Err(error) if resumes && error.is_of_source() => {
-            let sources = Sources::find(target, cluster, generation, base, false).await?;
+            let sources = Sources::find(target, cluster, generation, base, false, None).await?;
             save_beside(client, endpoint, target, sources, &mut each).await
         }
         saved => saved,
@@ -135,6 +135,7 @@ async fn save_beside(
         base: None,
         resumes: Vec::new(),
         began: 0,
+        recipients: Vec::new(),
     };
     let mut saver = Saver::begin(target, &name_of(from.index), head, sources).await?;
     let mut keys = 0;

@@ -1,0 +1,130 @@
+//! One object of a backup, read and checked.
+//!
+//! What holds here: no more is read than the object has, and no more is decompressed than it had. An
+//! object of an encrypted backup is decrypted, or refused: one that was put in its place is none.
+
+use crate::encryption::decrypt;
+use crate::error::{Error, Result};
+use crate::keys::Identities;
+use crate::manifest::Object;
+use crate::target::{Target, manifest_path};
+use bytes::Bytes;
+use real_tokio::task::{JoinHandle, spawn_blocking};
+use std::io::Read;
+
+/// Where the objects of a backup are, and what reads them.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    pub(crate) target: Target,
+    pub(crate) name: String,
+    /// `None`: they are not encrypted.
+    pub(crate) identities: Option<Identities>,
+}
+
+/// An object that is being read, for as long as somebody may want it.
+pub(crate) struct Loading(JoinHandle<Result<Bytes>>);
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(crate) async fn joined(mut loading: Loading) -> Result<Bytes> {
+    (&mut loading.0).await.map_err(|error| Error::Task(error.to_string()))?
+}
+
+pub(crate) fn spawn_fetch(reader: &Reader, object: Object) -> Loading {
+    let reader = reader.clone();
+    Loading(real_tokio::spawn(async move { fetch(&reader, &object).await }))
+}
+
+/// An object's bytes, decrypted and decompressed, once they have their checksum.
+async fn fetch(reader: &Reader, object: &Object) -> Result<Bytes> {
+    let Object { path, raw_bytes, zstd, crc32, .. } = object.clone();
+    let damaged = |what: String| {
+        let what = format!("object `{path}` {what}");
+        Error::Damaged { name: reader.name.clone(), what }
+    };
+    let (stored, identities) = (stored(reader, object).await?, reader.identities.clone());
+    let raw = spawn_blocking(move || {
+        check(&stored, crc32)?;
+        unpack(stored, identities.as_ref(), zstd, raw_bytes)
+    });
+    let raw = raw.await.map_err(|error| Error::Task(error.to_string()))?.map_err(damaged)?;
+    match raw.len() as u64 == raw_bytes {
+        true => Ok(raw),
+        false => Err(damaged(format!("holds {} of {raw_bytes} bytes", raw.len()))),
+    }
+}
+
+/// Whether an object is at the target as it was stored. Returns how many bytes it has.
+pub(crate) async fn check_stored(reader: &Reader, object: &Object) -> Result<u64> {
+    let (stored, crc32) = (stored(reader, object).await?, object.crc32);
+    let checked = spawn_blocking(move || check(&stored, crc32)).await;
+    checked.map_err(|error| Error::Task(error.to_string()))?.map_err(|what| {
+        let what = format!("object `{}` {what}", object.path);
+        Error::Damaged { name: reader.name.clone(), what }
+    })?;
+    Ok(object.bytes)
+}
+
+/// An object's bytes as they are at the target, if they are as many as the manifest says.
+async fn stored(reader: &Reader, object: &Object) -> Result<Bytes> {
+    let Reader { target, name, .. } = reader;
+    let Object { path, bytes: length, .. } = object;
+    let damaged = |what: String| {
+        let what = format!("object `{path}` {what}");
+        Error::Damaged { name: name.clone(), what }
+    };
+    let stored = match target.get(path, *length).await {
+        Err(Error::TooLong { bytes, .. }) => {
+            return Err(damaged(format!("has {bytes} of {length} bytes")));
+        }
+        stored => stored?,
+    };
+    let Some(stored) = stored else {
+        return Err(match target.has(&manifest_path(name)).await? {
+            true => damaged("is not there".into()),
+            false => Error::Removed(name.clone()),
+        });
+    };
+    match stored.len() as u64 == *length {
+        true => Ok(stored),
+        false => Err(damaged(format!("has {} of {length} bytes", stored.len()))),
+    }
+}
+
+fn check(stored: &[u8], crc32: u32) -> std::result::Result<(), String> {
+    match crc32fast::hash(stored) == crc32 {
+        true => Ok(()),
+        false => Err("does not have its checksum".into()),
+    }
+}
+
+/// What was stored in an object, at most so many bytes.
+pub(crate) fn unpack(
+    stored: Bytes,
+    identities: Option<&Identities>,
+    zstd: bool,
+    most: u64,
+) -> std::result::Result<Bytes, String> {
+    let packed: Bytes = match identities {
+        Some(identities) => decrypt(&stored, identities)?.into(),
+        None => stored.clone(),
+    };
+    drop(stored);
+    if zstd { decompress(&packed, most) } else { Ok(packed) }
+}
+
+/// At most so many bytes, however many a hostile object would make.
+fn decompress(stored: &[u8], most: u64) -> std::result::Result<Bytes, String> {
+    let mut raw = Vec::new();
+    let decoder = zstd::stream::read::Decoder::new(stored).map_err(|error| error.to_string())?;
+    let read = decoder.take(most + 1).read_to_end(&mut raw);
+    read.map_err(|error| format!("cannot be decompressed: {error}"))?;
+    if raw.len() as u64 > most {
+        return Err(format!("holds more than {most} bytes"));
+    }
+    Ok(raw.into())
+}

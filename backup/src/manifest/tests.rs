@@ -1,0 +1,132 @@
+//! A manifest is read as it was written, or refused.
+
+use super::*;
+
+fn manifest() -> Manifest {
+    let head = Head {
+        cluster: "shop".into(),
+        generation: 7,
+        cluster_version: 2,
+        term: 3,
+        index: 1000,
+        release: "0.1.0".into(),
+        base: None,
+        resumes: Vec::new(),
+        began: 1,
+        recipients: Vec::new(),
+    };
+    let object = Object {
+        number: 0,
+        path: "a-1/values-000000".into(),
+        bytes: 10,
+        raw_bytes: 20,
+        zstd: true,
+        crc32: 5,
+    };
+    let records = Object { path: "a-1/records-000000".into(), ..object.clone() };
+    Manifest { records: vec![records], values: vec![object], ..Manifest::new("a-1".into(), head) }
+}
+
+#[test]
+fn a_manifest_is_read_as_it_was_written() {
+    let manifest = manifest();
+    let bytes = manifest.encode().unwrap();
+    assert_eq!(Manifest::decode("a-1", &bytes).unwrap(), manifest);
+}
+
+/// An older release says that it needs a newer one, and reads nothing of it.
+#[test]
+fn only_the_manifest_of_an_encrypted_backup_has_a_new_format() {
+    let plain = manifest();
+    let text = String::from_utf8(plain.encode().unwrap().to_vec()).unwrap();
+    assert!(plain.format == 1 && !text.contains("recipients"), "{text}");
+    let key = age::x25519::Identity::generate().to_public().to_string();
+    let head = Head { recipients: vec![key], ..plain.head };
+    let encrypted = Manifest::new("a-1".into(), head);
+    assert!(encrypted.format == 2 && encrypted.is_encrypted());
+    assert_eq!(Manifest::decode("a-1", &encrypted.encode().unwrap()).unwrap(), encrypted);
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_of_a_manifest_is_found() {
+    let bytes = manifest().encode().unwrap();
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= 1 << bit;
+            assert!(Manifest::decode("a-1", &flipped).is_err(), "bit {bit} of byte {at}");
+        }
+        assert!(Manifest::decode("a-1", &bytes[..at]).is_err(), "{at} bytes");
+    }
+    let longer = [&bytes[..], b"\n"].concat();
+    assert!(Manifest::decode("a-1", &longer).is_err());
+}
+
+#[test]
+fn what_is_longer_than_the_longest_that_is_read_is_not_written() {
+    let bytes = sealed(&"four", 1000).unwrap().len() as u64;
+    assert!(sealed(&"four", bytes).is_ok());
+    let refused = sealed(&"four", bytes - 1).unwrap_err();
+    assert!(matches!(refused, Error::TooMuch { .. }), "{refused}");
+}
+
+/// What a save counts before there is a manifest.
+#[test]
+fn the_bytes_of_objects_are_those_that_the_manifest_has() {
+    let mut manifest = manifest();
+    let before = manifest.encode().unwrap().len() as u64;
+    let mut listed = 0;
+    for number in 1..1000 {
+        let more = Object { number, bytes: u64::from(number) << 20, ..manifest.values[0].clone() };
+        listed += more.listed_bytes();
+        manifest.values.push(more);
+    }
+    // The first line has the length, which has more digits now.
+    let grown = manifest.encode().unwrap().len() as u64 - before;
+    assert!((listed..listed + 10).contains(&grown), "{grown} instead of {listed}");
+}
+
+/// A hostile one would make a prune look at any number of names.
+#[test]
+fn a_head_that_goes_on_with_more_than_a_save_does_is_none() {
+    let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target::make(folder.path().to_str().unwrap()).unwrap();
+        for (name, resumes) in [("most", RESUMED_MAX), ("more", RESUMED_MAX + 1)] {
+            let head = Head { resumes: vec!["b".into(); resumes], ..manifest().head };
+            head.store(&target, name).await.unwrap();
+        }
+        assert!(Head::load(&target, "most").await.unwrap().is_some());
+        assert_eq!(Head::load(&target, "more").await.unwrap(), None);
+    });
+}
+
+#[test]
+fn what_a_manifest_names_is_checked() {
+    let refused = |change: fn(&mut Manifest)| {
+        let mut manifest = manifest();
+        change(&mut manifest);
+        Manifest::decode("a-1", &manifest.encode().unwrap()).unwrap_err().to_string()
+    };
+    for (change, what) in [
+        (
+            (|m| m.values[0].path = "../etc/passwd".into()) as fn(&mut Manifest),
+            "names an object `../etc/passwd`",
+        ),
+        (|m| m.values[0].path = "a/records-000000".into(), "names an object"),
+        (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
+        (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
+        (|m| m.head.resumes = vec!["b".into(); 9], "goes on with 9 others"),
+        (|m| m.values.push(m.values[0].clone()), "the same number"),
+        (|m| m.name = "b".into(), "is that of `b`"),
+        (|m| m.format = 9, "has format 9"),
+        (|m| m.format = 2, "does not say to whom"),
+        (|m| m.head.recipients = vec!["age1\u{1b}[2J".into()], "does not say to whom"),
+        (|m| m.state = "0".repeat(8193), "a hash of 8193 bytes"),
+        (|m| m.values[0].bytes = (16 << 20) + (16 << 10) + 1, "names an object"),
+    ] {
+        let refused = refused(change);
+        assert!(refused.contains(what), "{refused}");
+    }
+}
