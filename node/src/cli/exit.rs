@@ -95,7 +95,14 @@ pub(crate) fn of(error: &anyhow::Error) -> Exit {
     }
     use cairn_backup::Error as BackupError;
     match error.downcast_ref() {
-        Some(BackupError::Target { .. }) => return Exit::Usage,
+        Some(
+            BackupError::Target { .. }
+            | BackupError::Key { .. }
+            | BackupError::NoIdentity { .. }
+            | BackupError::WrongIdentity { .. }
+            | BackupError::NotEncrypted(_)
+            | BackupError::Mixed { .. },
+        ) => return Exit::Usage,
         Some(BackupError::Missing { .. }) => return Exit::NotFound,
         _ => {}
     }

@@ -153,11 +153,12 @@ fn command() -> clap::Command {
     of_set_variables(Cli::command())
 }
 
-/// The secret files that a client's options name, of whichever command.
+/// The secret files that a client's or a backup's options name, of whichever command.
 fn secret_files(given: &ArgMatches) -> Vec<PathBuf> {
-    let named = |id| given.try_get_one::<PathBuf>(id).ok().flatten().cloned();
+    let named =
+        |id| given.try_get_many::<PathBuf>(id).ok().flatten().into_iter().flatten().cloned();
     let below = given.subcommand().map(|(_, below)| secret_files(below));
-    let own = ["token_file", "tls_key"].into_iter().filter_map(named);
+    let own = ["token_file", "tls_key", "identity"].into_iter().flat_map(named);
     own.chain(below.unwrap_or_default()).collect()
 }
 

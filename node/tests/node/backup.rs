@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const WRITERS: usize = 4;
+/// The keys of age's own tests.
+const RECIPIENT: &str = "age1t7rxyev2z3rw82stdlrrepyc39nvn86l5078zqkf5uasdy86jp6svpy7pa";
+const SECRET: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
 fn json_of(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -318,4 +321,59 @@ async fn a_save_asks_another_member_if_the_first_one_does_not_send_its_state() {
         "{ran:?}"
     );
     drop(unread);
+}
+
+/// A timer saves with the recipient alone. Who has the secret key saves what changed, verifies and restores.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_backup_is_saved_without_the_secret_key_and_restored_with_it() {
+    let (mut cluster, target) = saved().await;
+    std::fs::remove_dir_all(&target).expect("the backup that is not encrypted");
+    let key = cluster.folder.path().join("key.txt");
+    std::fs::write(&key, format!("# of the office\n{SECRET}\n")).expect("a file");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+    let key = key.to_str().expect("text");
+    let save = ["backup", "save", &target, "--encrypt-to", RECIPIENT];
+    let first = json_of(&cluster.cairn(&[&save[..], &["-o", "json"]].concat()));
+    assert_eq!(first["encrypted_to"], serde_json::json!([RECIPIENT]));
+    let first = first["name"].as_str().expect("a name").to_owned();
+
+    let client = cluster.client();
+    client.put("key 0 0", "changed").await.expect("a put");
+    let since = [&save[..], &["--since", "latest"]].concat();
+    let refused = |ran: Ran, what: &[&str]| {
+        assert!(ran.code == 2 && what.iter().all(|what| ran.stderr.contains(what)), "{ran:?}");
+        assert!(!ran.stderr.contains(SECRET), "{ran:?}");
+    };
+    refused(cluster.cairn(&since), &["save without --since", "--identity FILE"]);
+    let plain = ["backup", "save", &target, "--since", "latest"];
+    refused(cluster.cairn(&plain), &[first.as_str(), "the new one would be not encrypted"]);
+    refused(cluster.cairn(&["backup", "save", &target, "--encrypt-to", SECRET]), &["a secret key"]);
+    let ran = cluster.cairn(&[&since[..], &["--identity", key]].concat());
+    assert!(ran.code == 0 && ran.stdout.contains("encrypted to one recipient"), "{ran:?}");
+    assert!(ran.stderr.contains("chmod 600"), "{ran:?}");
+
+    refused(cluster.cairn_alone(&["backup", "verify", &target]), &["--identity FILE", RECIPIENT]);
+    let stored = ["backup", "verify", &target, "--stored", "-o", "json"];
+    assert_eq!(json_of(&cluster.cairn_alone(&stored))["checksums_match"], true);
+    let verify = ["backup", "verify", &target, "--identity", key, "-o", "json"];
+    assert_eq!(json_of(&cluster.cairn_alone(&verify))["keys"], 4000);
+    let shown = cluster.cairn_alone(&["backup", "show", &target]);
+    assert!(shown.stdout.contains(&format!("encrypted to {RECIPIENT}")), "{shown:?}");
+    let prune = ["backup", "prune", &target, "--keep", "1", "--yes", "-o", "json"];
+    assert_eq!(json_of(&cluster.cairn_alone(&prune))["backups"][0], first.as_str());
+
+    cluster.kill_all();
+    cluster.lose_disk(0);
+    let restore = ["backup", "restore", &target, "--config", cluster.config(0)];
+    refused(cluster.cairn_alone(&restore), &["--identity FILE"]);
+    assert!(!cluster.data(0).exists(), "nothing is begun");
+    let restored = cluster.cairn_alone(&[&restore[..], &["--identity", key]].concat());
+    assert_eq!(restored.code, 0, "{restored:?}");
+    cluster.start_all().await;
+    let client = cluster.client();
+    assert_eq!(client.get("key 0 0").await.expect("it serves").expect("there").value, "changed");
+    assert_eq!(
+        client.get("key 7 7").await.expect("it serves").expect("there").value,
+        vec![7; 3000]
+    );
 }

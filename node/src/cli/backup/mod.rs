@@ -1,22 +1,24 @@
 //! `cairn backup`: saves the state of a cluster, shows and checks what is saved, and makes directories
 //! of a new cluster from it.
 
+mod look;
 mod save;
 
 use super::bar;
 use super::confirm::confirm;
 use super::connect::time;
 use super::exit::{Exit, UsageError};
-use super::output::{Output, table_with_notes};
+use super::output::Output;
 use super::server_options::ServerOptions;
 use super::zeroing;
-use cairn_backup::{Backup, Keep, Manifest, OfCluster, Target, prune};
+use cairn_backup::{Backup, Identities, Keep, Manifest, OfCluster, Target, prune};
 use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
 use cairn_node::config::{Source, format_size};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// The end of the year 9999.
@@ -37,7 +39,7 @@ enum Command {
     /// Show one backup
     Show(NamedArgs),
     /// Read all of a backup and check it
-    Verify(NamedArgs),
+    Verify(VerifyArgs),
     /// Remove the backups that need not be kept, and what was broken off
     Prune(PruneArgs),
     /// Make the data directory of one member of a new cluster from a backup
@@ -58,6 +60,27 @@ struct NamedArgs {
 
     /// The backup's name, as `cairn backup list` shows it; without it, the latest one
     name: Option<String>,
+}
+
+#[derive(Args)]
+struct IdentityArgs {
+    /// File with a secret key of age, AGE-SECRET-KEY-1…, that reads the encrypted backup, or the one that a
+    /// save builds on; may be given several times
+    #[arg(long, value_name = "FILE")]
+    identity: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+struct VerifyArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+
+    #[command(flatten)]
+    identities: IdentityArgs,
+
+    /// Only compare the objects with their lengths and checksums, which needs no secret key
+    #[arg(long, conflicts_with = "identity")]
+    stored: bool,
 }
 
 #[derive(Args)]
@@ -94,6 +117,9 @@ struct RestoreArgs {
     #[command(flatten)]
     named: NamedArgs,
 
+    #[command(flatten)]
+    identities: IdentityArgs,
+
     /// Size of the whole directory in bytes, such as 100GiB
     #[arg(long)]
     size: Option<String>,
@@ -106,8 +132,8 @@ struct RestoreArgs {
 pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exit> {
     match args.command {
         Command::Save(args) => save::run(args, output).await,
-        Command::List(args) => list(args, output).await,
-        Command::Show(args) => show(args, output).await,
+        Command::List(args) => look::list(args, output).await,
+        Command::Show(args) => look::show(args, output).await,
         Command::Verify(args) => verify(args, output).await,
         Command::Prune(args) => thin_out(args, output).await,
         Command::Restore(args) => restore(args, output).await,
@@ -125,6 +151,12 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
         Err(error @ cairn_backup::Error::NoLatest(_)) => Err(UsageError(error.to_string()).into()),
         latest => Ok(latest?),
     }
+}
+
+/// The backup, and what reads its keys and values.
+async fn unlocked(args: &NamedArgs, identities: &IdentityArgs) -> anyhow::Result<Backup> {
+    let identities = Identities::read(&identities.identity)?;
+    Ok(opened(args).await?.unlock(&identities)?)
 }
 
 async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
@@ -145,6 +177,7 @@ fn as_json(manifest: &Manifest) -> Value {
         "term": head.term,
         "index": head.index,
         "release": head.release,
+        "encrypted_to": head.recipients,
         "since": head.base,
         "began": head.began,
         "ended": manifest.ended,
@@ -161,80 +194,11 @@ fn time_text(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Exit> {
-    let target = Target::open(&args.target)?;
-    let found = Manifest::list(&target).await?;
-    let damaged = found.iter().any(|(_, manifest)| manifest.is_err());
-    output.either(
-        || {
-            let one = |(name, manifest): &(String, cairn_backup::Result<Manifest>)| match manifest {
-                Ok(manifest) => as_json(manifest),
-                Err(error) => json!({ "name": name, "error": error.to_string() }),
-            };
-            found.iter().map(one).collect()
-        },
-        || {
-            let head = ["NAME", "CLUSTER", "INDEX", "ENDED", "KEYS", "VALUES", "OWN", "SINCE"];
-            let mut notes = Vec::new();
-            let mut rows = Vec::new();
-            for (name, manifest) in &found {
-                match manifest {
-                    Ok(manifest) => rows.push(vec![
-                        name.clone(),
-                        manifest.head.cluster.clone(),
-                        manifest.head.index.to_string(),
-                        time_text(manifest.ended),
-                        manifest.keys.to_string(),
-                        format_size(manifest.value_bytes),
-                        format_size(manifest.own_bytes()),
-                        manifest.head.base.clone().unwrap_or_else(|| "-".into()),
-                    ]),
-                    Err(error) => {
-                        rows.push(vec![name.clone(), "damaged".into()]);
-                        notes.push(error.to_string());
-                    }
-                }
-            }
-            table_with_notes(&head, rows, notes)
-        },
-    )?;
-    Ok(if damaged { Exit::Failed } else { Exit::Done })
-}
-
-async fn show(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
-    let backup = opened(&args).await?;
-    let manifest = backup.manifest();
-    output.either(|| as_json(manifest), || text(manifest))?;
-    Ok(Exit::Done)
-}
-
-fn text(manifest: &Manifest) -> String {
-    let head = &manifest.head;
-    let since = head.base.as_ref().map_or(String::new(), |base| {
-        format!("\nIt builds on {base}, whose objects it needs; `cairn backup prune` keeps those.")
-    });
-    format!(
-        "backup {} of cluster {} (generation {}) at index {}, term {}\n\
-         {} keys with {} of values, in {} objects of {}; its own are {}\n\
-         begun {}, ended {}, by release {}{since}",
-        manifest.name,
-        head.cluster,
-        generation_text(head.generation),
-        head.index,
-        head.term,
-        manifest.keys,
-        format_size(manifest.value_bytes),
-        manifest.objects().count(),
-        format_size(manifest.stored_bytes()),
-        format_size(manifest.own_bytes()),
-        time_text(head.began),
-        time_text(manifest.ended),
-        head.release,
-    )
-}
-
-async fn verify(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
-    let backup = opened(&args).await?;
+async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<Exit> {
+    if args.stored {
+        return verify_stored(&args.named, output).await;
+    }
+    let backup = unlocked(&args.named, &args.identities).await?;
     let manifest = backup.manifest();
     let shown = bar::of_bytes(manifest.value_bytes, "reading");
     let keys = backup.verify(|item| shown.inc(u64::from(item.length))).await?;
@@ -246,6 +210,25 @@ async fn verify(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
                 "backup {} verifies: {keys} keys, {} of values",
                 manifest.name,
                 format_size(manifest.value_bytes)
+            )
+        },
+    )?;
+    Ok(Exit::Done)
+}
+
+async fn verify_stored(args: &NamedArgs, output: &Output) -> anyhow::Result<Exit> {
+    let backup = opened(args).await?;
+    let manifest = backup.manifest();
+    let shown = bar(manifest.stored_bytes(), "comparing");
+    let objects = backup.verify_stored(|bytes| shown.inc(bytes)).await?;
+    shown.finish_and_clear();
+    output.either(
+        || json!({ "name": manifest.name, "checksums_match": true, "objects": objects, "stored_bytes": manifest.stored_bytes() }),
+        || {
+            format!(
+                "the {objects} objects that backup {} needs ({}) have their lengths and checksums; keys and values were not read",
+                manifest.name,
+                format_size(manifest.stored_bytes())
             )
         },
     )?;
@@ -316,7 +299,7 @@ async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
             ))
         })?,
     };
-    let backup = opened(&args.named).await?;
+    let backup = unlocked(&args.named, &args.identities).await?;
     let directory = config.data_directory.display().to_string();
     let shown = bar::of_bytes(backup.manifest().value_bytes, &format!("restoring {directory}"));
     let message = format!("formatting {directory}");

@@ -1,18 +1,19 @@
-//! `cairn backup save`: who sends the state, and what is built upon.
+//! `cairn backup save`: who sends the state, what is built upon, and who reads it.
 
-use super::{TargetArgs, as_json, latest};
+use super::{IdentityArgs, TargetArgs, as_json, latest};
 use crate::cli::ConnectOptions;
 use crate::cli::bar;
 use crate::cli::exit::Exit;
 use crate::cli::output::Output;
 use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, senders, told};
 use anyhow::Context;
-use cairn_backup::Target;
+use cairn_backup::{Encryption, Identities, Recipients, Target};
 use cairn_node::backups::{self, SaveError, Saved};
 use cairn_node::config::format_size;
 use clap::Args;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 #[derive(Args)]
 pub(super) struct SaveArgs {
@@ -25,11 +26,38 @@ pub(super) struct SaveArgs {
     /// Save only what changed since this backup, which must stay: a name, or `latest`
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
+
+    /// Encrypt to this recipient of age, age1…, or to those in this file, one a line; may be given several
+    /// times: each of their secret keys reads the backup
+    #[arg(long, value_name = "RECIPIENT|FILE")]
+    encrypt_to: Vec<String>,
+
+    #[command(flatten)]
+    identities: IdentityArgs,
+}
+
+impl SaveArgs {
+    /// How the backup is encrypted, if it is. One for all members that are asked: what this process wrote it
+    /// goes on with.
+    fn encryption(&self) -> anyhow::Result<Option<Arc<Encryption>>> {
+        let identities = Identities::read(&self.identities.identity)?;
+        if !self.encrypt_to.is_empty() {
+            let recipients = Recipients::read(&self.encrypt_to)?;
+            return Ok(Some(Arc::new(Encryption::new(recipients, identities))));
+        }
+        if !identities.is_empty() {
+            let why = "--identity reads encrypted backups, and this one would not be encrypted: name its recipients with \
+                       --encrypt-to";
+            return Err(UsageError(why.into()).into());
+        }
+        Ok(None)
+    }
 }
 
 pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit> {
     // Whatever the shell allows: a backup has every value.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let encryption = args.encryption()?;
     let target = Target::make(&args.at.target)?;
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let mut senders = senders(&client).await?.into_iter();
@@ -46,8 +74,8 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
             shown.set_position(keys);
             ControlFlow::Continue(())
         };
-        let sender = (endpoint.as_str(), &status);
-        let saved = backups::save(&client, sender, &target, base.as_deref(), each).await;
+        let (sender, since) = ((endpoint.as_str(), &status), base.as_deref());
+        let saved = backups::save(&client, sender, &target, since, encryption.as_ref(), each).await;
         shown.finish_and_clear();
         next = senders.next();
         match saved {
@@ -89,8 +117,13 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
                 None => String::new(),
             };
             let whole = whole.as_ref().map_or(String::new(), |whole| format!("\n{whole}"));
+            let encrypted = match manifest.head.recipients.len() {
+                0 => String::new(),
+                1 => ", encrypted to one recipient".to_owned(),
+                more => format!(", encrypted to {more} recipients"),
+            };
             format!(
-                "saved {} at {}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target{whole}",
+                "saved {} at {}{encrypted}: {} keys with {} of values at index {}, from {endpoint}{resumed}; {} new at the target{whole}",
                 manifest.name,
                 target.text(),
                 manifest.keys,
@@ -105,9 +138,17 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
 
 /// The error, with what helps if the base is of no use.
 fn with_way_out(error: SaveError, base: Option<&str>) -> anyhow::Error {
-    use cairn_backup::Error::{Damaged, Removed};
+    use cairn_backup::Error::{Damaged, NoIdentity, Removed, WrongIdentity};
     let way_out = match (&error, base) {
-        (SaveError::Backup(Damaged { name, .. } | Removed(name)), Some(base)) if name == base => {
+        (
+            SaveError::Backup(
+                Damaged { name, .. }
+                | Removed(name)
+                | NoIdentity { name, .. }
+                | WrongIdentity { name, .. },
+            ),
+            Some(base),
+        ) if name == base => {
             Some(format!("nothing can be saved since {base}: save without --since"))
         }
         _ => None,

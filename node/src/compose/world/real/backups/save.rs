@@ -1,10 +1,11 @@
 //! Saves the state of a cluster at a target: who sends it, and what the backup builds on. For the schedule
 //! and for `cairn backup save`.
 
-use cairn_backup::{Head, Item, Manifest, Saver, Sources, Target};
+use cairn_backup::{Encryption, Head, Item, Manifest, Saver, Sources, Target};
 use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
 use futures::future::join_all;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Why the state of a cluster is not saved.
@@ -85,7 +86,7 @@ pub async fn senders(client: &Client) -> Result<Vec<(String, NodeStatus)>, SaveE
 }
 
 /// Saves the state of the member at `endpoint`, which has this status, since the backup `base` if there is
-/// one. `each` is told how many keys came, and of how many, and says whether to go on.
+/// one, encrypted if that is asked for. `each` is told how many keys came, and of how many, and says whether to go on.
 ///
 /// # Errors
 /// Every one of [`SaveError`] but `NotReady` and `Nobody`.
@@ -94,16 +95,18 @@ pub async fn save(
     (endpoint, status): (&str, &NodeStatus),
     target: &Target,
     base: Option<&str>,
+    encryption: Option<&Arc<Encryption>>,
     mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Saved, SaveError> {
     let (cluster, generation) = (status.cluster.as_str(), status.generation);
-    let sources = Sources::find(target, cluster, generation, base, true, None).await?;
+    let sources = Sources::find(target, cluster, generation, base, true, encryption).await?;
     let resumes = !sources.resumes().is_empty();
     match save_beside(client, endpoint, target, sources, &mut each).await {
         // What was broken off is of no use: it is damaged, removed meanwhile, of another history, or in
         // too many objects.
         Err(error) if resumes && error.is_of_source() => {
-            let sources = Sources::find(target, cluster, generation, base, false, None).await?;
+            let sources =
+                Sources::find(target, cluster, generation, base, false, encryption).await?;
             save_beside(client, endpoint, target, sources, &mut each).await
         }
         saved => saved,

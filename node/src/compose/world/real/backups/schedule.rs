@@ -241,14 +241,14 @@ impl Schedule {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         };
-        match save(client, sender, target, base.as_deref(), each).await {
+        match save(client, sender, target, base.as_deref(), None, each).await {
             Err(error) if base.is_some() && error.is_of_source() => {
                 let why = error.to_string();
                 warn!(
                     at = target.text(),
                     why, "nothing builds on the latest backup: this one saves everything"
                 );
-                save(client, sender, target, None, each).await
+                save(client, sender, target, None, None, each).await
             }
             saved => saved,
         }
