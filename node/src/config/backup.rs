@@ -16,6 +16,9 @@ pub struct BackupConfig {
     pub keep_within: Option<Duration>,
     /// Once the latest one needs objects of that age, the next one saves everything.
     pub full_every: Option<Duration>,
+    /// To whom they are encrypted: a recipient of age, or the absolute path of a file with some. Each one
+    /// then has everything.
+    pub encrypt_to: Option<String>,
 }
 
 impl BackupConfig {
@@ -35,6 +38,7 @@ impl BackupConfig {
             })?,
             keep_within: some_period("backup.keep_within")?,
             full_every: some_period("backup.full_every")?,
+            encrypt_to: Some(layers.text("backup.encrypt_to")?).filter(|text| text != "none"),
         }))
     }
 
@@ -52,6 +56,12 @@ impl NodeConfig {
             return conflict(
                 "backup.keep = 0 leaves no backup when the next one is due: keep 1 or more, or give a backup.keep_within that is \
                  longer than backup.every",
+            );
+        }
+        if backup.encrypt_to.is_some() && backup.full_every.is_some() {
+            return conflict(
+                "backup.full_every says when a backup has everything, and with backup.encrypt_to each one has, since no member has \
+                 the secret key that reads the one before: leave one of the two out",
             );
         }
         if !self.access.is_empty() && self.security == Some(Security::Insecure) {

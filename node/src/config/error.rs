@@ -5,6 +5,8 @@ use cairn_client::shown;
 
 /// The most bytes of one thing that was given.
 const QUOTED_BYTES: usize = 300;
+/// How a secret key of age begins.
+const SECRET_KEY: &str = "AGE-SECRET-KEY-";
 
 /// A configuration that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,8 +77,15 @@ impl ConfigError {
         value: String,
         reason: String,
     ) -> ConfigError {
+        // One in the place of its recipient would stay in the log.
+        let value = if is_secret_key(&value) { format!("{SECRET_KEY}…") } else { value };
         ConfigError::BadValue { key: key.into(), location: location.to_string(), value, reason }
     }
+}
+
+fn is_secret_key(given: &str) -> bool {
+    let begin = given.trim_start().get(..SECRET_KEY.len());
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(SECRET_KEY))
 }
 
 /// What was given, on one line, and no more of it than a person reads.

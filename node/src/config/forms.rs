@@ -1,4 +1,5 @@
-//! Forms that only values of `[backup]` have: where backups go, and lengths of time beyond a day.
+//! Forms that only values of `[backup]` have: where backups go, who reads them, and lengths of time beyond
+//! a day.
 
 use std::time::Duration;
 
@@ -42,5 +43,13 @@ pub(super) fn check_target(text: &str) -> Result<(), String> {
     };
     let expected = "expected a folder as /absolute/path, a bucket as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or \
                     az://CONTAINER/PREFIX, or none";
+    known.then_some(()).ok_or_else(|| expected.to_string())
+}
+
+/// Checks to whom backups are encrypted. Whether a recipient has a slip is left to those who encrypt.
+pub(super) fn check_recipient(text: &str) -> Result<(), String> {
+    // Each member may have been started elsewhere.
+    let known = text.starts_with("age1") || text.starts_with('/') || text == "none";
+    let expected = "expected a recipient of age as age1…, the /absolute/path of a file with one on each line, or none";
     known.then_some(()).ok_or_else(|| expected.to_string())
 }

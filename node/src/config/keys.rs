@@ -8,8 +8,9 @@
 use super::{forms, members};
 use crate::access::Entries;
 use Kind::{
-    Access, Address, AddressOrAuto, Addresses, BackupTarget, Choice, Integer, IntegerOrAuto,
-    Members, OptionalAddress, OptionalFile, OptionalPeriod, Period, Size, Text, Time,
+    Access, Address, AddressOrAuto, Addresses, BackupRecipient, BackupTarget, Choice, Integer,
+    IntegerOrAuto, Members, OptionalAddress, OptionalFile, OptionalPeriod, Period, Size, Text,
+    Time,
 };
 use cairn_client::shown;
 use cairn_engine::Geometry;
@@ -34,6 +35,8 @@ pub(crate) enum Kind {
     OptionalPeriod(u64),
     /// An absolute path or a bucket, or `none`.
     BackupTarget,
+    /// A recipient of age, or the absolute path of a file with some, or `none`.
+    BackupRecipient,
     /// `host:port`.
     Address,
     /// `host:port`, or `none`.
@@ -219,6 +222,10 @@ pub(crate) const KEYS: &[Key] = &[
         .means("a backup saves what changed since the latest one, but everything once that one needs objects of this age; none: once \
                 it needs those of 24 backups")
         .live(),
+    key("backup.encrypt_to", BackupRecipient, "none")
+        .means("recipient of age, age1…, or a file with one on each line, to whom backups are encrypted; each backup then has \
+                everything. none: they are not encrypted")
+        .live(),
     key("unsafe_recovery.automatic", FLAG, "false")
         .means("true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
                 an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`"),
@@ -347,10 +354,13 @@ impl Kind {
             Kind::Time => parse_time(text).map(|_| ()),
             Kind::Period(least) => forms::parse_period(text, least).map(|_| ()),
             Kind::OptionalPeriod(least) => forms::parse_some_period(text, least).map(|_| ()),
-            Kind::BackupTarget if text.chars().any(shown::is_unprintable) => {
+            Kind::BackupTarget | Kind::BackupRecipient
+                if text.chars().any(shown::is_unprintable) =>
+            {
                 Err("expected a text without control characters".into())
             }
             Kind::BackupTarget => forms::check_target(text),
+            Kind::BackupRecipient => forms::check_recipient(text),
             Kind::OptionalAddress if text == "none" => Ok(()),
             Kind::AddressOrAuto if text == "auto" => Ok(()),
             Kind::Address | Kind::OptionalAddress | Kind::AddressOrAuto => {

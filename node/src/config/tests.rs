@@ -350,6 +350,7 @@ fn backups_are_saved_where_a_target_is_given() {
         keep: 7,
         keep_within: None,
         full_every: None,
+        encrypt_to: None,
     };
     assert_eq!(backup("target = \"/mnt/backups\"\n"), Some(nightly.clone()));
     let given = "every = \"1m\"\nkeep = 0\nkeep_within = \"30d\"\nfull_every = \"7d\"\n";
@@ -360,11 +361,18 @@ fn backups_are_saved_where_a_target_is_given() {
             keep: 0,
             keep_within: Some(30 * day),
             full_every: Some(7 * day),
+            encrypt_to: None,
         };
         assert_eq!(backup(&format!("target = \"{target}\"\n{given}")), Some(expected.clone()));
         // Where they are stays until a restart.
         let reloaded = BackupConfig { target: "/mnt/backups".into(), ..expected.clone() };
         assert_eq!(nightly.reloaded(&expected), reloaded);
+    }
+    for to in ["age1abc", "/etc/cairn/recipients.txt"] {
+        let expected = BackupConfig { encrypt_to: Some(to.into()), ..nightly.clone() };
+        let given = format!("target = \"/mnt/backups\"\nencrypt_to = \"{to}\"\n");
+        assert_eq!(backup(&given), Some(expected.clone()));
+        assert_eq!(nightly.reloaded(&expected), expected);
     }
 }
 
@@ -391,6 +399,14 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
         ("target = \"s3://\"", "a bucket as s3://BUCKET/PREFIX"),
         ("target = \"s3:///prefix\"", "a bucket as s3://BUCKET/PREFIX"),
         ("target = \"/a\\u001b[2J\"", "without control characters"),
+        (
+            "encrypt_to = \"ssh-ed25519 AAAA\"",
+            "`ssh-ed25519 AAAA` is not a value for `backup.encrypt_to`: expected a recipient of age",
+        ),
+        ("encrypt_to = \"key.txt\"", "the /absolute/path of a file"),
+        ("encrypt_to = \"\"", "the /absolute/path of a file"),
+        ("encrypt_to = \"age1\\u001b[2J\"", "without control characters"),
+        ("encrypt_to = [\"age1abc\"]", "the /absolute/path of a file with one on each line"),
         ("evry = \"1h\"", "did you mean `backup.every`?"),
     ] {
         let error = file_error(&format!("[backup]\n{given}\n"));
@@ -403,6 +419,14 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
         assert!(error.contains("backup.keep = 0") && error.contains("keep_within"), "{error}");
     }
     of("backup.keep = 0\nbackup.keep_within = \"25h\"\n").expect("the last one stays");
+    for given in ["AGE-SECRET-KEY-1QQQQ", "age-secret-key-1qqqq"] {
+        let error = file_error(&format!("[backup]\nencrypt_to = \"{given}\"\n"));
+        assert!(error.contains("expected a recipient of age"), "{error}");
+        assert!(!error.to_uppercase().contains("1QQQQ"), "{error}");
+    }
+    let both = "backup.encrypt_to = \"age1abc\"\nbackup.full_every = \"7d\"\n";
+    let error = of(both).expect_err("each one has everything").to_string();
+    assert!(error.contains("leave one of the two out"), "{error}");
     let named = "access.ada = \"read\"\n";
     let error = of(&format!("{named}insecure = true\n")).expect_err("nobody is known").to_string();
     assert!(error.contains("backup.target") && error.contains("give certificates"), "{error}");

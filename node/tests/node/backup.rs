@@ -16,8 +16,9 @@ use std::time::Duration;
 
 const WRITERS: usize = 4;
 /// The keys of age's own tests.
-const RECIPIENT: &str = "age1t7rxyev2z3rw82stdlrrepyc39nvn86l5078zqkf5uasdy86jp6svpy7pa";
-const SECRET: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
+pub(crate) const RECIPIENT: &str = "age1t7rxyev2z3rw82stdlrrepyc39nvn86l5078zqkf5uasdy86jp6svpy7pa";
+pub(crate) const SECRET: &str =
+    "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
 fn json_of(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{ran:?}");

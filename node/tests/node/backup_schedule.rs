@@ -2,9 +2,10 @@
 //!
 //! No test waits for an interval: a backup at the target is made older instead.
 
+use crate::backup::{RECIPIENT, SECRET};
 use crate::support::{Cluster, http_get, value_of};
 use cairn_launch::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -199,6 +200,59 @@ async fn a_target_that_is_not_there_is_logged_once_and_used_once_it_is() {
     let [line] = lines[..] else { panic!("once: {lines:?}") };
     let words = ["WARN", "expected a folder", target.to_str().expect("text")];
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
+}
+
+/// No member has the secret key, so an encrypted backup builds on no other one, and none that is not
+/// encrypted builds on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn encrypted_backups_have_everything_and_are_read_with_a_key_that_no_member_has() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    let target = folder(&cluster);
+    std::fs::create_dir(&target).expect("a folder");
+    schedule(&mut cluster);
+    let encrypted = format!("backup.encrypt_to = {RECIPIENT:?}");
+    cluster.configure(0, &encrypted);
+    cluster.start_all().await;
+    let first = settled(&cluster, "a first backup", |listed| !listed.is_empty()).await;
+    assert_eq!(first[0]["encrypted_to"], json!([RECIPIENT]));
+
+    cluster.client().put("key", "value").await.expect("a put");
+    age(&cluster, &first);
+    // It looks at the target at once.
+    reload(&mut cluster, 0, "backup.keep = 2", "backup.keep = 3");
+    let second = settled(&cluster, "a second one", |listed| has_new(listed, &first)).await;
+    let last = second.last().expect("a backup");
+    assert_eq!(last["encrypted_to"], json!([RECIPIENT]));
+    assert_eq!(last["since"], Value::Null);
+    let key = cluster.folder.path().join("key.txt");
+    std::fs::write(&key, SECRET).expect("a file");
+    let (target, key) = (target.to_str().expect("text"), key.to_str().expect("text"));
+    let name = last["name"].as_str().expect("a name");
+    let without = cluster.cairn_alone(&["backup", "verify", target, name]);
+    assert!(without.code == 2 && without.stderr.contains("--identity FILE"), "{without:?}");
+    let with = ["backup", "verify", target, name, "--identity", key, "-o", "json"];
+    let with = cluster.cairn_alone(&with);
+    assert_eq!(with.code, 0, "{with:?}");
+    let verified: Value = serde_json::from_str(&with.stdout).expect("JSON");
+    assert_eq!(verified["keys"], 1);
+
+    age(&cluster, &second);
+    let plain = "backup.encrypt_to = \"none\"";
+    reload(&mut cluster, 0, &encrypted, plain);
+    let third = settled(&cluster, "a third one", |listed| has_new(listed, &second)).await;
+    let last = third.last().expect("a backup");
+    assert_eq!((&last["encrypted_to"], &last["since"]), (&json!([]), &Value::Null));
+    assert_eq!(verify(&cluster, last["name"].as_str().expect("a name"))["keys"], 1);
+    let words = "nothing builds on the latest backup";
+    let log = cluster.logs_with(words, |log| log.contains(words)).await;
+    let line = log.lines().find(|line| line.contains(words)).expect("logged");
+    assert!(line.contains("the new one would be not encrypted"), "{line}");
+
+    // It is said at once, and not when the next one is due.
+    reload(&mut cluster, 0, plain, "backup.encrypt_to = \"age1slip\"");
+    let words = ["backups are not saved", "age1slip", "has a slip"];
+    let told = |log: &str| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    cluster.logs_with("the recipient is refused", told).await;
 }
 
 /// The target is a FIFO where a manifest should be: whoever opens it waits for ever.

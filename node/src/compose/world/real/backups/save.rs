@@ -36,11 +36,16 @@ pub enum SaveError {
 impl SaveError {
     /// Whether it is about what a backup builds on.
     pub fn is_of_source(&self) -> bool {
-        use cairn_backup::Error::{Damaged, History, Missing, Removed, TooMuch};
+        use cairn_backup::Error::{Damaged, History, Missing, Mixed, Removed, TooMuch};
         matches!(
             self,
             SaveError::Backup(
-                Damaged { .. } | History { .. } | Missing { .. } | Removed(_) | TooMuch { .. }
+                Damaged { .. }
+                    | History { .. }
+                    | Missing { .. }
+                    | Mixed { .. }
+                    | Removed(_)
+                    | TooMuch { .. }
             )
         )
     }

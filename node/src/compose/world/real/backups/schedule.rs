@@ -6,6 +6,7 @@
 //! - A member that does not lead any more ends what it saves with the next piece, and removes nothing. Where
 //!   two lead for a moment, by what each knows, two backups begin: an object is created only where there is
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
+//! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
 
@@ -13,13 +14,14 @@ use super::save::{SaveError, Saved, save, senders};
 use crate::config::{BackupConfig, format_size};
 use crate::metrics::SharedBackupStatus;
 use cairn_backup::{
-    Error as BackupError, Keep, Manifest, OfCluster, Target, ended_last, latest, prune,
-    reaches_back,
+    Encryption, Error as BackupError, Identities, Keep, Manifest, OfCluster, Recipients, Target,
+    ended_last, latest, prune, reaches_back,
 };
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_raft::{Replica, Role};
 use cairn_tls::Files;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -67,6 +69,8 @@ pub(super) struct Schedule {
     failed: Option<String>,
     /// Before the next try.
     pause: Duration,
+    /// How the last backup was encrypted, if it was.
+    encryption: Option<Arc<Encryption>>,
 }
 
 impl Schedule {
@@ -77,7 +81,7 @@ impl Schedule {
         status: SharedBackupStatus,
     ) -> Schedule {
         let (unpruned, failed, pause) = (true, None, FIRST_PAUSE);
-        Schedule { replica, tls, config, status, unpruned, failed, pause }
+        Schedule { replica, tls, config, status, unpruned, failed, pause, encryption: None }
     }
 
     /// Runs until nobody can change the configuration any more.
@@ -152,10 +156,11 @@ impl Schedule {
     }
 
     async fn step(&mut self, config: &BackupConfig) -> Result<Duration, SaveError> {
+        let encryption = self.encryption(config)?;
         let target = Target::open(&config.target)?;
         let mut look = self.look(&target, config).await?;
         if look.due_in.is_zero() {
-            let manifest = self.save(&target, look.whole).await?;
+            let manifest = self.save(&target, look.whole, encryption.as_ref()).await?;
             self.tell(&manifest);
             look.due_in = config.every;
             self.unpruned = true;
@@ -165,6 +170,25 @@ impl Schedule {
             self.unpruned = false;
         }
         Ok(look.due_in)
+    }
+
+    /// How the next backup is encrypted, if it is. It stays while the recipients do: by this alone the process
+    /// goes on with what it wrote and broke off.
+    fn encryption(
+        &mut self,
+        config: &BackupConfig,
+    ) -> Result<Option<Arc<Encryption>>, BackupError> {
+        self.encryption = match &config.encrypt_to {
+            None => None,
+            Some(to) => {
+                let recipients = Recipients::read(std::slice::from_ref(to))?;
+                let last = self.encryption.take();
+                let same = last.filter(|last| last.recipients() == recipients.texts());
+                let new = || Arc::new(Encryption::new(recipients, Identities::default()));
+                Some(same.unwrap_or_else(new))
+            }
+        };
+        Ok(self.encryption.clone())
     }
 
     async fn look(&self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
@@ -196,17 +220,24 @@ impl Schedule {
         status.last_bytes = last.stored_bytes();
     }
 
-    async fn save(&self, target: &Target, whole: bool) -> Result<Manifest, SaveError> {
+    async fn save(
+        &self,
+        target: &Target,
+        whole: bool,
+        encryption: Option<&Arc<Encryption>>,
+    ) -> Result<Manifest, SaveError> {
         let client = self.client()?;
         let mut failed = SaveError::Nobody;
         for (endpoint, status) in senders(&client).await? {
-            match self.save_from(&client, (endpoint.as_str(), &status), target, whole).await {
+            let sender = (endpoint.as_str(), &status);
+            match self.save_from(&client, sender, target, whole, encryption).await {
                 // Another one may send its state.
                 Err(error @ SaveError::Client(_)) => failed = error,
                 Err(error) => return Err(error),
                 Ok(Saved { manifest, resumed, left_out }) => {
                     let resumed = resumed.join(", ");
                     let left_out = left_out.map_or(String::new(), |(name, _)| name);
+                    let encrypted_to = manifest.head.recipients.join(", ");
                     let new = format_size(manifest.own_bytes());
                     info!(
                         name = manifest.name,
@@ -215,6 +246,7 @@ impl Schedule {
                         since = manifest.head.base.as_deref().unwrap_or("-"),
                         resumed,
                         left_out,
+                        encrypted_to,
                         keys = manifest.keys,
                         new,
                         "backup saved"
@@ -232,8 +264,10 @@ impl Schedule {
         sender: (&str, &NodeStatus),
         target: &Target,
         whole: bool,
+        encryption: Option<&Arc<Encryption>>,
     ) -> Result<Saved, SaveError> {
-        let base = match whole {
+        // To build on an encrypted one takes the secret key.
+        let base = match whole || encryption.is_some() {
             true => None,
             false => base(target, sender.1).await?,
         };
@@ -241,14 +275,14 @@ impl Schedule {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         };
-        match save(client, sender, target, base.as_deref(), None, each).await {
+        match save(client, sender, target, base.as_deref(), encryption, each).await {
             Err(error) if base.is_some() && error.is_of_source() => {
                 let why = error.to_string();
                 warn!(
                     at = target.text(),
                     why, "nothing builds on the latest backup: this one saves everything"
                 );
-                save(client, sender, target, None, None, each).await
+                save(client, sender, target, None, encryption, each).await
             }
             saved => saved,
         }
