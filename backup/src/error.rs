@@ -73,6 +73,19 @@ pub enum Error {
     /// It is not clear which backup is the latest, or there is none.
     #[error("{0}")]
     NoLatest(String),
+    /// The backups at the target are of two clusters of one name.
+    #[error(
+        "at {target} backup `{later}` began after `{earlier}` and has a lower index: a cluster was made anew under the same name, \
+         or two clusters save there. Give each a target of its own; `cairn backup prune` removes what nobody needs"
+    )]
+    Histories {
+        /// The target.
+        target: String,
+        /// One of the first cluster.
+        earlier: String,
+        /// One of the other one.
+        later: String,
+    },
     /// Something is not as it was written.
     #[error(
         "backup `{name}` is damaged: {what}; use another one, and `cairn backup prune --remove {name}` removes it"

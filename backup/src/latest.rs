@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How much earlier a backup of a higher index may have begun: two of the same time.
-const SAME_TIME: u64 = 60;
+pub(crate) const SAME_TIME: u64 = 60;
 /// By how many entries the member that is asked may be behind the one that sent a backup.
 const LAG: u64 = 1 << 20;
 
@@ -24,6 +24,15 @@ pub struct OfCluster<'a> {
     pub generation: u32,
     /// The last entry that the member has applied that is asked for the state.
     pub applied_index: u64,
+}
+
+impl OfCluster<'_> {
+    /// Whether a backup is of this cluster. What is far behind what that has applied is of another one of
+    /// this name, which was made anew since.
+    fn may_have(&self, head: &Head) -> bool {
+        (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
+            && head.index <= self.applied_index.saturating_add(LAG)
+    }
 }
 
 /// The name of the latest backup; with a cluster, of that one, and none behind what it has.
@@ -46,14 +55,14 @@ pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime)
 }
 
 /// The finished backup of this cluster that ended last, and until then, in seconds since 1970: a clock was
-/// ahead where one ended later. What cannot be read is no backup. One manifest is in memory at a time.
+/// ahead where one ended later. What is far behind what the cluster has applied is of another one of this
+/// name. What cannot be read is no backup. One manifest is in memory at a time.
 ///
 /// # Errors
 /// [`Error::Store`].
 pub async fn ended_last(
     target: &Target,
-    cluster: &str,
-    generation: u32,
+    of: OfCluster<'_>,
     until: u64,
 ) -> Result<Option<Manifest>> {
     let found = target.find().await?.into_iter().filter(|(_, found)| found.finished);
@@ -67,9 +76,7 @@ pub async fn ended_last(
             Err(_) => continue,
             Ok(manifest) => manifest,
         };
-        let head = &manifest.head;
-        let is_own = (head.cluster.as_str(), head.generation) == (cluster, generation);
-        if is_own && manifest.ended <= until {
+        if of.may_have(&manifest.head) && manifest.ended <= until {
             return Ok(Some(manifest));
         }
     }
@@ -99,12 +106,7 @@ fn choose(
     now: SystemTime,
 ) -> std::result::Result<String, String> {
     if let Some(of) = of {
-        // What is far behind that is of another cluster of this name, which was made anew since.
-        let applied = of.applied_index.saturating_add(LAG);
-        found.retain(|Manifest { head, .. }| {
-            (head.cluster.as_str(), head.generation) == (of.cluster, of.generation)
-                && head.index <= applied
-        });
+        found.retain(|found| of.may_have(&found.head));
     }
     let clusters: BTreeSet<_> =
         found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();

@@ -32,7 +32,7 @@ pub use error::{Error, Result};
 pub use keys::{Identities, Recipients};
 pub use latest::{OfCluster, ended_last, latest, reaches_back};
 pub use manifest::{Head, Manifest, Object};
-pub use prune::{Keep, Pruned, prune};
+pub use prune::{Keep, Own, Pruned, prune, prune_own};
 pub use read::{Backup, Items};
 pub use record::Item;
 pub use save::Saver;

@@ -11,6 +11,7 @@
 //! fails, nothing is removed.
 
 use crate::error::{Error, Result};
+use crate::latest::SAME_TIME;
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
 use crate::target::{
     Found, Target, first_records, folder_of, head_path, manifest_path, removed_path,
@@ -54,6 +55,30 @@ pub struct Pruned {
     pub kept_for: Vec<String>,
 }
 
+/// What a schedule may remove that nobody looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own<'a> {
+    /// The cluster whose backups it removes, and no others.
+    pub cluster: &'a str,
+    /// Its generation.
+    pub generation: u32,
+    /// So many at most, the oldest first: a clock that is wrong, or a number that is too small, costs few.
+    pub most: usize,
+}
+
+/// As [`prune`], of the backups of one cluster, and so many at most.
+///
+/// # Errors
+/// As there; [`Error::Histories`].
+pub async fn prune_own(
+    target: &Target,
+    keep: &Keep,
+    own: &Own<'_>,
+    now: SystemTime,
+) -> Result<Pruned> {
+    prune_of(target, keep, Which::Own(own), now, false).await
+}
+
 /// Removes the backups that need not stay, and those that are named. With `dry_run` only says what it
 /// would remove.
 ///
@@ -68,11 +93,27 @@ pub async fn prune(
     now: SystemTime,
     dry_run: bool,
 ) -> Result<Pruned> {
+    prune_of(target, keep, Which::All(named), now, dry_run).await
+}
+
+/// Which backups may go.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    /// Those of each cluster, and these in any case.
+    All(&'a [String]),
+    Own(&'a Own<'a>),
+}
+
+async fn prune_of(
+    target: &Target,
+    keep: &Keep,
+    which: Which<'_>,
+    now: SystemTime,
+    dry_run: bool,
+) -> Result<Pruned> {
     let mut pruned = Pruned::default();
     for _ in 0..ROUNDS {
-        let named: Vec<String> =
-            named.iter().filter(|name| !pruned.backups.contains(name)).cloned().collect();
-        let plan = Plan::make(target, keep, &named, now).await?;
+        let plan = Plan::make(target, keep, which, &pruned.backups, now).await?;
         if dry_run {
             return Ok(plan.would());
         }
@@ -100,18 +141,31 @@ struct Plan {
 }
 
 impl Plan {
-    async fn make(target: &Target, keep: &Keep, named: &[String], now: SystemTime) -> Result<Plan> {
+    /// `gone` are removed already.
+    async fn make(
+        target: &Target,
+        keep: &Keep,
+        which: Which<'_>,
+        gone: &[String],
+        now: SystemTime,
+    ) -> Result<Plan> {
+        let named: Vec<String> = match which {
+            Which::All(named) => {
+                named.iter().filter(|name| !gone.contains(name)).cloned().collect()
+            }
+            Which::Own(_) => Vec::new(),
+        };
         let found = target.find().await?;
         let seen = found.clone();
-        let (found, heads) = of_backups(target, found, named).await?;
-        for name in named {
+        let (found, heads) = of_backups(target, found, &named).await?;
+        for name in &named {
             if !found.get(name).is_some_and(|found| found.finished) {
                 let (target, name) = (target.text().to_owned(), name.clone());
                 return Err(Error::Missing { target, name });
             }
         }
         let mut stays: BTreeMap<String, Manifest> = BTreeMap::new();
-        let mut goes: Vec<String> = named.to_vec();
+        let mut goes: Vec<String> = named.clone();
         for (name, _) in
             found.iter().filter(|(name, found)| found.finished && !named.contains(name))
         {
@@ -120,7 +174,17 @@ impl Plan {
         let under_way = under_way(&found, &heads, now);
         let bases: BTreeSet<&String> =
             under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
-        for name in old(&stays, keep, now) {
+        let mut old = old(&stays, keep, now);
+        if let Which::Own(own) = which {
+            let mut is_own =
+                |name: &String| stays.get(name).is_some_and(|manifest| own.has(&manifest.head));
+            old.retain(&mut is_own);
+            old.truncate(own.most.saturating_sub(gone.len()));
+            if !old.is_empty() {
+                of_one_history(target, stays.values().filter(|it| own.has(&it.head)), now)?;
+            }
+        }
+        for name in old {
             if !bases.contains(&name) {
                 stays.remove(&name);
                 goes.push(name);
@@ -280,7 +344,47 @@ fn under_way(
     under_way
 }
 
-/// The backups that are not kept by their number or age.
+impl Own<'_> {
+    fn has(&self, head: &Head) -> bool {
+        (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
+    }
+}
+
+/// Whether they are of one cluster, and not of one that was made anew under the same name: then the state of a
+/// later time has a lower index.
+///
+/// # Errors
+/// [`Error::Histories`].
+fn of_one_history<'a>(
+    target: &Target,
+    backups: impl Iterator<Item = &'a Manifest>,
+    now: SystemTime,
+) -> Result<()> {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    // A clock was ahead where one began later than now.
+    let mut backups: Vec<_> = backups.filter(|backup| backup.head.began <= now).collect();
+    backups.sort_unstable_by_key(|backup| backup.head.began);
+    let mut highest: Option<&Manifest> = None;
+    for backup in backups {
+        match highest {
+            Some(high)
+                if backup.head.index < high.head.index
+                    && high.head.began.saturating_add(SAME_TIME) < backup.head.began =>
+            {
+                return Err(Error::Histories {
+                    target: target.text().to_owned(),
+                    earlier: high.name.clone(),
+                    later: backup.name.clone(),
+                });
+            }
+            Some(high) if backup.head.index < high.head.index => {}
+            _ => highest = Some(backup),
+        }
+    }
+    Ok(())
+}
+
+/// The backups that are not kept by their number or age, the oldest of each cluster first.
 fn old(stays: &BTreeMap<String, Manifest>, keep: &Keep, now: SystemTime) -> Vec<String> {
     let mut clusters: BTreeMap<(&str, u32), Vec<Aged>> = BTreeMap::new();
     for (name, Manifest { head, ended, .. }) in stays {

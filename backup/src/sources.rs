@@ -126,6 +126,8 @@ impl Sources {
             let Some(head) = Head::load(target, name).await? else { continue };
             if (head.cluster.as_str(), head.generation) != (cluster, generation)
                 || head.recipients != recipients
+                // What builds on nothing needs no object of an earlier backup, also not through this one.
+                || base.is_none() && head.base.is_some()
             {
                 continue;
             }

@@ -7,6 +7,7 @@ mod chains;
 mod damage;
 mod encryption;
 mod ends;
+mod own;
 mod pruning;
 mod races;
 mod server;

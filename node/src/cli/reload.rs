@@ -43,13 +43,21 @@ impl Reload {
         // Refuses what is not a level, before anything is applied.
         (self.set_level)(&log.level)?;
         let (mut applied, mut kept) = (Vec::new(), Vec::new());
-        for (running, read) in self.running.iter_mut().zip(layers.settings()) {
+        let read = layers.settings();
+        let is_elsewhere = self
+            .running
+            .iter()
+            .zip(&read)
+            .any(|(running, read)| read.key == "backup.target" && running.value != read.value);
+        for (running, read) in self.running.iter_mut().zip(read) {
             if running.value == read.value {
                 continue;
             }
+            // What should stay elsewhere says nothing of the backups that are here.
+            let of_elsewhere = is_elsewhere && read.key.starts_with("backup.");
             // A table that is gone may be a slip, and would let everybody in.
             let opens = read.key == "access" && config.access.is_empty();
-            if !read.live || opens {
+            if !read.live || opens || of_elsewhere {
                 kept.push(read.key);
                 continue;
             }

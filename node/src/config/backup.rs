@@ -42,9 +42,10 @@ impl BackupConfig {
         }))
     }
 
-    /// What a running node takes of a new schedule: where backups are stays until a restart.
+    /// What a running node takes of a new schedule: all of it, but nothing if backups are elsewhere, which needs
+    /// a restart. What should stay there says nothing of what is here.
     pub fn reloaded(&self, new: &BackupConfig) -> BackupConfig {
-        BackupConfig { target: self.target.clone(), ..new.clone() }
+        if new.target == self.target { new.clone() } else { self.clone() }
     }
 }
 

@@ -364,9 +364,10 @@ fn backups_are_saved_where_a_target_is_given() {
             encrypt_to: None,
         };
         assert_eq!(backup(&format!("target = \"{target}\"\n{given}")), Some(expected.clone()));
-        // Where they are stays until a restart.
-        let reloaded = BackupConfig { target: "/mnt/backups".into(), ..expected.clone() };
-        assert_eq!(nightly.reloaded(&expected), reloaded);
+        // Where they are stays until a restart, and with it what stays there.
+        assert_eq!(nightly.reloaded(&expected), nightly);
+        let here = BackupConfig { target: "/mnt/backups".into(), ..expected.clone() };
+        assert_eq!(nightly.reloaded(&here), here);
     }
     for to in ["age1abc", "/etc/cairn/recipients.txt"] {
         let expected = BackupConfig { encrypt_to: Some(to.into()), ..nightly.clone() };

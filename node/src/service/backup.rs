@@ -8,13 +8,13 @@
 //! a stream waits as long as reading it took.
 
 use super::{Inner, read};
-use crate::access::{Need, Session};
+use crate::access::{Denied, Identity, Need, Principal, Session};
 use crate::admission::caller::Caller;
 use crate::admission::refusal;
 use bytes::Bytes;
 use cairn_client::proto::{self, backup_part};
 use cairn_engine::{Engine, LogId};
-use cairn_raft::{Item, StateReader};
+use cairn_raft::{Item, Replica, StateReader};
 use futures::{Stream, StreamExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,7 @@ pub(super) type Parts =
 /// not polled, and would keep the view.
 struct Sending {
     engine: Engine,
+    replica: Replica,
     reader: StateReader,
     caller: Caller,
     session: Session,
@@ -80,6 +81,7 @@ pub(super) async fn backup(
     streams: Arc<Semaphore>,
 ) -> Result<Parts, Status> {
     caller.may(Need::State)?;
+    is_member(&inner.replica, &session.identity().map_err(refusal::denied)?)?;
     let permit = streams.try_acquire_owned().map_err(|_| {
         refusal::refused(format!(
             "this node sends its state to {STREAMS} others already: wait until one has ended, or ask another member"
@@ -103,6 +105,7 @@ pub(super) async fn backup(
     });
     let sending = Sending {
         engine: engine.clone(),
+        replica: inner.replica.clone(),
         reader,
         caller,
         session,
@@ -123,6 +126,19 @@ pub(super) async fn backup(
         taken.recv().await.map(|part| (part, taken))
     });
     Ok(Box::pin(parts.take_until(inner.stopping.clone())))
+}
+
+/// A member's certificate is valid for longer than its slot is a member's, and may be made before.
+fn is_member(replica: &Replica, caller: &Identity) -> Result<(), Status> {
+    let Principal::Member(slot) = caller.principal() else { return Ok(()) };
+    if replica.status().members.iter().any(|member| member.id.slot() == *slot) {
+        return Ok(());
+    }
+    Err(refusal::denied(Denied::Lacks {
+        principal: caller.principal().clone(),
+        what: "take the state".into(),
+        way_out: "the cluster has no member of this slot".into(),
+    }))
 }
 
 impl Sending {
@@ -189,6 +205,7 @@ impl Sending {
         for need in [Need::Backup, Need::State] {
             now.may(need).map_err(refusal::denied)?;
         }
+        is_member(&self.replica, &now)?;
         let end = Instant::now() + TAKES_WITHIN;
         let mut charge = self.caller.admit(LEAST_BYTES, end).await?;
         let held = &self.held;

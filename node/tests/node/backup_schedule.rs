@@ -195,8 +195,7 @@ async fn a_target_that_is_not_there_is_logged_once_and_used_once_it_is() {
     settled(&cluster, "a backup", |listed| listed.len() == 1).await;
     let words = "backups are saved again";
     let log = cluster.logs_with(words, |log| log.contains(words)).await;
-    let lines: Vec<&str> =
-        log.lines().filter(|line| line.contains("backups are not saved")).collect();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("no backup is saved")).collect();
     let [line] = lines[..] else { panic!("once: {lines:?}") };
     let words = ["WARN", "expected a folder", target.to_str().expect("text")];
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
@@ -250,7 +249,7 @@ async fn encrypted_backups_have_everything_and_are_read_with_a_key_that_no_membe
 
     // It is said at once, and not when the next one is due.
     reload(&mut cluster, 0, plain, "backup.encrypt_to = \"age1slip\"");
-    let words = ["backups are not saved", "age1slip", "has a slip"];
+    let words = ["no backup is saved", "age1slip", "has a slip"];
     let told = |log: &str| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
     cluster.logs_with("the recipient is refused", told).await;
 }

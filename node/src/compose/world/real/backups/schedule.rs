@@ -7,6 +7,9 @@
 //!   two lead for a moment, by what each knows, two backups begin: an object is created only where there is
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
 //! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
+//! - Nobody looks at what it removes. So it removes backups of this cluster alone, [`REMOVED_AT_ONCE`] at most
+//!   after each that it saved, and none where another cluster of the name has saved. A member that begins to lead
+//!   removes nothing by that.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
 
@@ -14,8 +17,8 @@ use super::save::{SaveError, Saved, save, senders};
 use crate::config::{BackupConfig, format_size};
 use crate::metrics::SharedBackupStatus;
 use cairn_backup::{
-    Encryption, Error as BackupError, Identities, Keep, Manifest, OfCluster, Recipients, Target,
-    ended_last, latest, prune, reaches_back,
+    Encryption, Error as BackupError, Identities, Keep, Manifest, OfCluster, Own, Recipients,
+    Target, ended_last, latest, prune_own, reaches_back,
 };
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_raft::{Replica, Role};
@@ -31,6 +34,8 @@ use tracing::{info, warn};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a member may take to answer, before it sends anything.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Each backup that is saved makes one superfluous.
+const REMOVED_AT_ONCE: usize = 2;
 /// After the first failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -41,7 +46,16 @@ fn now() -> Duration {
 
 /// How long until the next backup, if the last one ended then; zero if it is due.
 fn due_in(ended: Duration, every: Duration, now: Duration) -> Duration {
-    ended.saturating_add(every).saturating_sub(now)
+    // A clock is behind the one of the last leader.
+    ended.saturating_add(every).saturating_sub(now).min(every)
+}
+
+/// What stays. The ages count from the clock of the last leader, which may be a year ahead: so many stay, too,
+/// as are younger by the schedule.
+fn keep(config: &BackupConfig) -> Keep {
+    let within = config.keep_within.unwrap_or_default();
+    let younger = within.as_secs() / config.every.as_secs().max(1);
+    Keep { last: config.keep.max(usize::try_from(younger).unwrap_or(usize::MAX)), within }
 }
 
 /// When the next try begins: the pause, and the one after it.
@@ -65,8 +79,9 @@ pub(super) struct Schedule {
     status: SharedBackupStatus,
     /// There may be backups that need not stay.
     unpruned: bool,
-    /// What was logged last.
+    /// What was logged last, of saving and of removing.
     failed: Option<String>,
+    not_removed: Option<String>,
     /// Before the next try.
     pause: Duration,
     /// How the last backup was encrypted, if it was.
@@ -80,8 +95,17 @@ impl Schedule {
         config: watch::Receiver<BackupConfig>,
         status: SharedBackupStatus,
     ) -> Schedule {
-        let (unpruned, failed, pause) = (true, None, FIRST_PAUSE);
-        Schedule { replica, tls, config, status, unpruned, failed, pause, encryption: None }
+        Schedule {
+            replica,
+            tls,
+            config,
+            status,
+            unpruned: false,
+            failed: None,
+            not_removed: None,
+            pause: FIRST_PAUSE,
+            encryption: None,
+        }
     }
 
     /// Runs until nobody can change the configuration any more.
@@ -114,7 +138,8 @@ impl Schedule {
 
     /// Another member knows from now on what is at the target.
     fn forget(&mut self) {
-        (self.unpruned, self.failed, self.pause) = (true, None, FIRST_PAUSE);
+        (self.unpruned, self.failed, self.pause) = (false, None, FIRST_PAUSE);
+        self.not_removed = None;
         self.status.lock().last_ended = None;
     }
 
@@ -145,8 +170,7 @@ impl Schedule {
             warn!(
                 node = %self.replica.node_id(),
                 at = config.target,
-                "backups are not saved and removed as they should be: {why}. It is tried again; `cairn backup save` and `cairn backup prune --dry-run` show \
-                 whether it works"
+                "no backup is saved: {why}. It is tried again; `cairn backup save` shows whether it works"
             );
             self.failed = Some(why);
         }
@@ -166,10 +190,27 @@ impl Schedule {
             self.unpruned = true;
         }
         if self.unpruned {
-            self.prune(&target, config).await?;
-            self.unpruned = false;
+            // What stays too long keeps no backup from being saved.
+            match self.prune(&target, config).await {
+                Ok(()) => (self.unpruned, self.not_removed) = (false, None),
+                Err(error @ SaveError::BrokenOff) => return Err(error),
+                Err(error) => self.not_removed(&error, config),
+            }
         }
         Ok(look.due_in)
+    }
+
+    fn not_removed(&mut self, error: &SaveError, config: &BackupConfig) {
+        self.status.lock().failures += 1;
+        let why = error.to_string();
+        if self.not_removed.as_ref() != Some(&why) {
+            warn!(
+                node = %self.replica.node_id(),
+                at = config.target,
+                "old backups are not removed: {why}. It is tried again after the next one; `cairn backup prune --dry-run` shows what would go"
+            );
+            self.not_removed = Some(why);
+        }
     }
 
     /// How the next backup is encrypted, if it is. It stays while the recipients do: by this alone the process
@@ -193,11 +234,15 @@ impl Schedule {
 
     async fn look(&self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
         let engine = self.replica.engine();
-        let (cluster, generation) = (&engine.identity().cluster, engine.generation());
+        let of = OfCluster {
+            cluster: &engine.identity().cluster,
+            generation: engine.generation(),
+            applied_index: self.replica.status().applied.map_or(0, |applied| applied.index),
+        };
         let now = now();
         // One that ended later than the next one is due, counted from now, was saved by a clock that was ahead.
         let until = now.saturating_add(config.every).as_secs();
-        let Some(last) = ended_last(target, cluster, generation, until).await? else {
+        let Some(last) = ended_last(target, of, until).await? else {
             return Ok(Look { due_in: Duration::ZERO, whole: false });
         };
         self.tell(&last);
@@ -306,9 +351,10 @@ impl Schedule {
         if !self.leads() {
             return Err(SaveError::BrokenOff);
         }
-        let within = config.keep_within.unwrap_or_default();
-        let keep = Keep { last: config.keep, within };
-        let pruned = prune(target, &keep, &[], SystemTime::now(), false).await?;
+        let engine = self.replica.engine();
+        let (cluster, generation) = (engine.identity().cluster.as_str(), engine.generation());
+        let own = Own { cluster, generation, most: REMOVED_AT_ONCE };
+        let pruned = prune_own(target, &keep(config), &own, SystemTime::now()).await?;
         if !pruned.backups.is_empty() || pruned.objects > 0 {
             info!(
                 at = target.text(),
@@ -351,12 +397,34 @@ mod tests {
             (ended + HOUR, Duration::ZERO),
             (ended + 100 * HOUR, Duration::ZERO),
             // A clock is behind the one of the last leader.
-            (ended - HOUR / 4, HOUR * 5 / 4),
+            (ended - HOUR / 4, HOUR),
         ] {
             assert_eq!(due_in(ended, HOUR, now), due, "{now:?}");
         }
         // What a target says may be any number.
-        assert_eq!(due_in(Duration::MAX, HOUR, ended), Duration::MAX - ended);
+        assert_eq!(due_in(Duration::MAX, HOUR, ended), HOUR);
+    }
+
+    /// The story: a clock was a year ahead for one backup, and by the age of all others that was the only one
+    /// to stay.
+    #[test]
+    fn as_many_stay_as_are_younger_by_the_schedule() {
+        let config = |keep, keep_within| BackupConfig {
+            target: "/a".into(),
+            every: HOUR,
+            keep,
+            keep_within,
+            full_every: None,
+            encrypt_to: None,
+        };
+        for (keep_last, within, last) in [
+            (24, Some(720 * HOUR), 720),
+            (7, Some(2 * HOUR), 7),
+            (0, Some(3 * HOUR), 3),
+            (2, None, 2),
+        ] {
+            assert_eq!(keep(&config(keep_last, within)).last, last);
+        }
     }
 
     #[test]
