@@ -9,7 +9,7 @@ fn own(generation: u32, most: usize) -> Own<'static> {
     Own { cluster: "shop", generation, most }
 }
 
-fn names(found: Vec<(String, Result<Manifest>)>) -> Vec<String> {
+fn names(found: Vec<(String, crate::Result<Manifest>)>) -> Vec<String> {
     found.into_iter().map(|(name, _)| name).collect()
 }
 

@@ -219,7 +219,7 @@ async fn verify(args: VerifyArgs, output: &Output) -> anyhow::Result<Exit> {
 async fn verify_stored(args: &NamedArgs, output: &Output) -> anyhow::Result<Exit> {
     let backup = opened(args).await?;
     let manifest = backup.manifest();
-    let shown = bar(manifest.stored_bytes(), "comparing");
+    let shown = bar::of_bytes(manifest.stored_bytes(), "comparing");
     let objects = backup.verify_stored(|bytes| shown.inc(bytes)).await?;
     shown.finish_and_clear();
     output.either(

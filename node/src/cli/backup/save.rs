@@ -3,7 +3,7 @@
 use super::{IdentityArgs, TargetArgs, as_json, latest};
 use crate::cli::ConnectOptions;
 use crate::cli::bar;
-use crate::cli::exit::Exit;
+use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::Output;
 use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, senders, told};
 use anyhow::Context;
