@@ -27,11 +27,11 @@ fn the_backups_of_other_clusters_stay_and_few_go_at_once() {
     run_in_folder(async |place, target| {
         let mut cluster = Cluster::new(41);
         for name in ["a0", "a1", "a2", "b0", "b1", "b2", "b3", "b4"] {
+            cluster.work(10);
             let saved = cluster.save(&target, name, None).await;
             if name.starts_with('a') {
                 rewrite(&place, &saved, Head { generation: 2, ..saved.head.clone() });
             }
-            cluster.work(10);
         }
         let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
         let pruned = prune_own(&target, &ONE, &own(1, 2), later).await.unwrap();
