@@ -59,6 +59,11 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// All keys that something became of.
+    pub(super) fn keys(&self) -> u64 {
+        self.written + self.overwritten + self.same + self.kept + self.refused
+    }
+
     fn add(&mut self, other: Counts) {
         self.written += other.written;
         self.overwritten += other.overwritten;
@@ -113,7 +118,8 @@ impl Job {
         Job { client, sizes, existing, reads: Semaphore::new(READS) }
     }
 
-    /// Goes through the whole input. `done` is told of each batch how many keys it had. After an error no
+    /// Goes through the input as it is now, which may be shorter or longer than it was when it was checked:
+    /// [`Counts::keys`] tells. `done` is told of each batch how many keys it had. After an error no
     /// batch is begun, and the counts say what was done.
     pub(super) async fn run(
         &self,
@@ -305,7 +311,7 @@ impl Batches<'_> {
             match self.input.next()? {
                 Read::Entry(entry) => return Ok(Some(entry)),
                 Read::End(_) => {}
-                // It was allowed.
+                // The end. Whether it is the one that was checked shows in how many keys there were.
                 Read::Cut { .. } | Read::Nothing => return Ok(None),
                 Read::Bad { line, what } => {
                     let line = line.map_or(String::new(), |line| format!("line {line}: "));

@@ -2,6 +2,7 @@
 //!
 //! What holds here: nothing is written before all of the input is read and checked, and, unless it was said
 //! what happens to keys that exist, compared with the cluster. An import that ends early may be run again.
+//! An input is read up to three times: one that changes in between is an error, never half an import.
 
 mod apply;
 mod check;
@@ -135,12 +136,13 @@ fn warn(input: &mut Input, checked: Checked, output: &Output) -> anyhow::Result<
 /// Compares the input with the cluster.
 ///
 /// # Errors
-/// A [`StateError`] if keys exist that may not.
+/// A [`StateError`] if keys exist that may not; if the input is not the one that was checked.
 async fn compared(job: &Job, input: &mut Input, checked: Checked) -> anyhow::Result<Counts> {
     let shown = bar::of_keys(checked.keys, "comparing");
     let (counts, result) = job.run(Step::Compare, input, &|keys| shown.inc(keys)).await;
     shown.finish_and_clear();
     result?;
+    unchanged(input, checked, &counts)?;
     if counts.refused > 0 {
         let more = if counts.refused > counts.named.len() as u64 { ", …" } else { "" };
         return Err(StateError(format!(
@@ -156,6 +158,9 @@ async fn compared(job: &Job, input: &mut Input, checked: Checked) -> anyhow::Res
 }
 
 /// Writes the input.
+///
+/// # Errors
+/// As the servers say; if the input is not the one that was checked.
 async fn written(job: &Job, input: &mut Input, checked: Checked) -> anyhow::Result<Counts> {
     let shown = bar::of_keys(checked.keys, "importing");
     let (counts, result) = job.run(Step::Write, input, &|keys| shown.inc(keys)).await;
@@ -167,7 +172,18 @@ async fn written(job: &Job, input: &mut Input, checked: Checked) -> anyhow::Resu
             checked.keys
         ))
     })?;
+    unchanged(input, checked, &counts)?;
     Ok(counts)
+}
+
+/// Compares what was read of the input with what was checked.
+fn unchanged(input: &Input, checked: Checked, counts: &Counts) -> anyhow::Result<()> {
+    let (name, had, keys) = (&input.name, checked.keys, counts.keys());
+    anyhow::ensure!(
+        keys == had,
+        "{name} changed meanwhile: it had {had} keys, and now {keys}; run it again once nothing writes to it"
+    );
+    Ok(())
 }
 
 fn text(name: &str, checked: Checked, counts: &Counts, dry_run: bool) -> String {
@@ -201,5 +217,45 @@ mod tests {
             "would import all: 10 keys: 1 new, 2 with another value before, 3 were there with the same value, \
              4 exist with another value and stay"
         );
+    }
+
+    fn job(existing: Existing) -> Job {
+        // Nothing listens there, and nothing asks it: what is left of the input has no key.
+        let client = cairn_client::Options::new(["127.0.0.1:1"]).build().expect("an endpoint");
+        let sizes = check::Sizes { key: 8, value: 8, request: 16, operations: 3 };
+        Job::new(client, sizes, existing)
+    }
+
+    /// The story: the file was written again between its check and the import, and was shorter for a moment.
+    /// The import ended there, and said that it was done.
+    #[tokio::test]
+    async fn an_input_that_is_shorter_than_it_was_is_no_import() {
+        let checked = Checked { keys: 3, cut: None };
+        for left in ["", "{\"key\":\"a\",\"va", "{\"end\":{\"keys\":3}}\n"] {
+            for existing in [Existing::Refuse, Existing::Keep, Existing::Overwrite] {
+                let (job, mut input) = (job(existing), Input::of_text(left));
+                let says = "lines changed meanwhile: it had 3 keys, and now 0; ";
+                let error = compared(&job, &mut input, checked).await.expect_err("it is shorter");
+                assert!(error.to_string().starts_with(says), "{left}: {error}");
+                let error = written(&job, &mut input, checked).await.expect_err("it is shorter");
+                assert!(error.to_string().starts_with(says), "{left}: {error}");
+                let none = Checked::default();
+                let counts = written(&job, &mut input, none).await.expect("as it was checked");
+                assert_eq!(counts, Counts::default());
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_became_of_a_key_counts() {
+        let input = Input::of_text("");
+        let (named, keys) = (Vec::new(), |keys| Checked { keys, cut: Some(7) });
+        let counts = Counts { written: 1, overwritten: 2, same: 4, kept: 8, refused: 16, named };
+        assert!(unchanged(&input, keys(31), &counts).is_ok());
+        for other in [30, 32] {
+            let error = unchanged(&input, keys(other), &counts).expect_err("another number");
+            let says = format!("lines changed meanwhile: it had {other} keys, and now 31; ");
+            assert!(error.to_string().starts_with(&says), "{error}");
+        }
     }
 }
