@@ -1,13 +1,13 @@
 //! What is not well in the cluster as a whole: its leader, its voters, its versions.
 
 use super::finding::{Answer, Finding, Kind};
-use cairn_client::NodeStatus;
+use cairn_client::{Error, NodeStatus};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn findings(answers: &[Answer]) -> Vec<Finding> {
     let nodes: Vec<&NodeStatus> =
         answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).collect();
-    let mut found = leader(&nodes);
+    let mut found = leader(answers, &nodes);
     found.extend(shared_failures(&nodes));
     found.extend(even_voters(&nodes));
     found.extend(versions(&nodes));
@@ -23,21 +23,27 @@ pub(super) fn findings(answers: &[Answer]) -> Vec<Finding> {
 }
 
 /// Why nobody leads: once, whoever says it.
-fn leader(nodes: &[&NodeStatus]) -> Vec<Finding> {
+fn leader(answers: &[Answer], nodes: &[&NodeStatus]) -> Vec<Finding> {
+    // A node that is cut off from the others may say that no leader can be elected while they have one.
+    if nodes.iter().any(|node| node.leader.is_some()) {
+        return Vec::new();
+    }
     let blocked: BTreeSet<&String> =
         nodes.iter().filter_map(|node| node.election_blocked.as_ref()).collect();
     if !blocked.is_empty() {
         let finding = |why: &String| Finding::of_cluster(Kind::ElectionBlocked, why, "");
         return blocked.into_iter().map(finding).collect();
     }
-    match nodes.iter().any(|node| node.leader.is_some()) {
-        true => Vec::new(),
-        false => vec![Finding::of_cluster(
-            Kind::NoLeader,
-            "no node that answers knows a leader: nothing is read or written",
-            "start the members that do not answer; with a majority of them one is elected",
-        )],
+    // Who may not ask does not know whether there is a leader.
+    let denied = |(_, answer): &Answer| answer.as_ref().is_err_and(Error::is_denied);
+    if nodes.is_empty() && answers.iter().any(denied) {
+        return Vec::new();
     }
+    vec![Finding::of_cluster(
+        Kind::NoLeader,
+        "no node that answers knows a leader: nothing is read or written",
+        "start the members that do not answer; with a majority of them one is elected",
+    )]
 }
 
 /// Each sentence of the leader about voters that share a machine or a failure domain.
@@ -156,6 +162,26 @@ mod tests {
             (Kind::ElectionBlocked, "decide")
         );
         assert_eq!(found(vec![])[0].kind, Kind::NoLeader, "nobody answers");
+        let cut_off = found(vec![node(1), node(2), leaderless(3, Some("decide"))]);
+        assert_eq!(cut_off, NOTHING, "the others have a leader");
+    }
+
+    #[test]
+    fn who_may_not_ask_is_not_told_that_there_is_no_leader() {
+        let denied = || Err(Error::PermissionDenied { message: "no role".into() });
+        let silent = || {
+            let (tried, last_error) = (vec!["c:1".into()], "nobody listens".into());
+            Err(Error::Unavailable { tried, last_error })
+        };
+        let answers = [("a:1".to_owned(), denied()), ("c:1".to_owned(), silent())];
+        assert_eq!(findings(&answers), NOTHING);
+        let found = findings(&[("c:1".to_owned(), silent())]);
+        assert_eq!(found.first().map(|finding| finding.kind), Some(Kind::NoLeader), "{found:?}");
+        // Another node answers, and knows none.
+        let mut leaderless = node(2);
+        leaderless.leader = None;
+        let found = findings(&[("a:1".to_owned(), denied()), ("b:1".to_owned(), Ok(leaderless))]);
+        assert_eq!(found.first().map(|finding| finding.kind), Some(Kind::NoLeader), "{found:?}");
     }
 
     #[test]
