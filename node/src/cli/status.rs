@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::health::{Answer, Kind, findings};
+use super::health::{Answer, Kind, Report};
 use super::output::{OfEndpoint, Output, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
@@ -38,11 +38,9 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
         let _ = client.members().await;
     }
     // Without the members above, the client knows the given endpoints alone.
-    let mut answers = client.statuses().await;
-    answers.sort_by_key(|(endpoint, answer)| {
-        (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
-    });
-    output.either(|| answers.iter().map(as_json).collect(), || as_text(&answers))?;
+    let report = Report::ask(&client).await;
+    let answers = &report.answers;
+    output.either(|| answers.iter().map(as_json).collect(), || as_text(&report))?;
     let has_leader =
         answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(|node| node.leader.is_some()));
     let denied = answers.iter().any(|(_, answer)| answer.as_ref().is_err_and(Error::is_denied));
@@ -84,7 +82,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn as_text(answers: &[Answer]) -> String {
+fn as_text(Report { answers, findings }: &Report) -> String {
     let head = [
         "NODE",
         "ENDPOINT",
@@ -103,7 +101,7 @@ fn as_text(answers: &[Answer]) -> String {
     let mut rows = Vec::new();
     let mut notes = promises(answers);
     // What stands beside the promises is not said twice.
-    let found = findings(answers).into_iter();
+    let found = findings.iter();
     let found = found.filter(|finding| finding.kind != Kind::VotersFailTogether);
     notes.extend(found.map(|finding| finding.line()));
     for (endpoint, answer) in answers {

@@ -2,7 +2,7 @@
 //!
 //! What holds here: each thing is one finding, with what to do. A finding is critical while clients are
 //! not served; a warning while they are, and somebody should act; a note if it is as an operator chose
-//! it. The names of kinds and severities stay: scripts read them.
+//! it, or nothing is left to do. The names of kinds and severities stay: scripts read them.
 
 use cairn_client::{Error, NodeStatus};
 use serde::Serialize;
@@ -103,6 +103,11 @@ impl Finding {
             what: what.into(),
             action: action.into(),
         }
+    }
+
+    /// The same, where it is as it should be.
+    pub(super) fn noted(self) -> Finding {
+        Finding { severity: Severity::Note, ..self }
     }
 
     /// The finding as one sentence.

@@ -1,7 +1,9 @@
 //! What is not well at single members: silent, behind, their disks, their syncs.
 
 use super::finding::{Answer, Finding, Kind};
-use cairn_client::{DurabilityStatus, Error, MemberState, NodeStatus, ScrubStatus, StorageStatus};
+use cairn_client::{
+    DurabilityStatus, Error, MemberState, Mode, NodeStatus, ScrubStatus, StorageStatus,
+};
 use cairn_engine::UNSYNCED_PER_SYNC;
 use cairn_node::config::format_rounded;
 use std::time::Duration;
@@ -13,15 +15,22 @@ const NEARLY_FULL: u64 = 10;
 /// A write that waits longer for its sync waits for a slow disk, whatever the interval between syncs.
 const SLOW_SYNC: Duration = Duration::from_secs(5);
 
-pub(super) fn findings(answers: &[Answer]) -> Vec<Finding> {
+/// The highest index that one of these nodes knows to be committed.
+pub(super) fn committed(answers: &[Answer]) -> u64 {
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    let committed = nodes.map(|node| node.committed_index).max().unwrap_or(0);
+    nodes.map(|node| node.committed_index).max().unwrap_or(0)
+}
+
+/// Each member should have applied what was committed up to this index.
+pub(super) fn findings(answers: &[Answer], committed: u64) -> Vec<Finding> {
+    let led = |(_, answer): &Answer| answer.as_ref().is_ok_and(|node| node.leader.is_some());
+    let led = answers.iter().any(led);
     let mut found = Vec::new();
     for (endpoint, answer) in answers {
         match answer {
             Err(reason) => found.push(silent(endpoint, reason)),
             Ok(node) => {
-                let state = state(endpoint, node);
+                let state = state(endpoint, node, led);
                 let behind = || behind(endpoint, node, committed);
                 found.extend(state.or_else(behind));
                 found.extend(drained(endpoint, node));
@@ -50,8 +59,8 @@ fn silent(endpoint: &str, reason: &Error) -> Finding {
     )
 }
 
-/// Why a member serves nobody: what `/ready` says.
-fn state(endpoint: &str, node: &NodeStatus) -> Option<Finding> {
+/// Why a member serves nobody: what `/ready` says. `led`: some node knows a leader.
+fn state(endpoint: &str, node: &NodeStatus, led: bool) -> Option<Finding> {
     let of = |kind, what| Some(Finding::of_node(kind, endpoint, what, ""));
     let stopped = node.stopped_reason.as_deref();
     if node.member_state == MemberState::Removed {
@@ -65,7 +74,7 @@ fn state(endpoint: &str, node: &NodeStatus) -> Option<Finding> {
         MemberState::Recovering => Kind::Recovering,
         _ => Kind::NotReady,
     };
-    if node.election_blocked.is_some() {
+    if node.election_blocked.is_some() && !led {
         // Why is said once for all of them, and not in which state each one waits.
         let waits = node.member_state != MemberState::Active;
         return waits.then(|| of(kind, format!("is {}", node.member_state))).flatten();
@@ -96,16 +105,18 @@ fn drained(endpoint: &str, node: &NodeStatus) -> Option<Finding> {
     ))
 }
 
-/// A member whose acknowledgements wait for more than the cluster asks for.
+/// A member whose acknowledgements mean more than the cluster asks for. In mode `device` they do not
+/// wait for that: its disk keeps what is written.
 fn stricter(endpoint: &str, node: &NodeStatus) -> Option<Finding> {
     let modes = node.modes.as_ref()?;
     let cluster = modes.cluster.filter(|cluster| *cluster != modes.effective)?;
-    Some(Finding::of_node(
+    let finding = Finding::of_node(
         Kind::StricterMode,
         endpoint,
         format!("acknowledges in mode {}, and the cluster's mode is {cluster}", modes.effective),
         "`cairn mode show` and `cairn doctor` there say why",
-    ))
+    );
+    Some(if modes.effective == Mode::Device { finding.noted() } else { finding })
 }
 
 fn disk(endpoint: &str, node: &NodeStatus) -> Vec<Finding> {
@@ -138,6 +149,7 @@ fn suspect(
     let scrubbed = scrub.map_or(0, |scrub| scrub.damaged);
     let damaged = storage.corrupt_values.max(scrubbed);
     let unrepaired = scrub.map_or(0, |scrub| scrub.unrepairable);
+    let repaired = scrub.map_or(0, |scrub| scrub.repaired);
     if damaged == 0 && unrepaired == 0 {
         return None;
     }
@@ -145,15 +157,19 @@ fn suspect(
         0 => String::new(),
         times => format!(", and repairs failed {times} times"),
     };
-    Some(Finding::of_node(
+    let all_repaired = unrepaired == 0 && repaired >= damaged;
+    let finding = Finding::of_node(
         Kind::SuspectDisk,
         endpoint,
         format!("read {damaged} times since its start what was not written{failed}"),
         match unrepaired {
-            0 => "it was repaired; replace the disk if that goes on",
+            0 if all_repaired => "it was repaired; replace the disk if that goes on",
+            0 => "it is being repaired; replace the disk if that goes on",
             _ => "start every member, then `cairn scrub start`; replace the disk if that goes on",
         },
-    ))
+    );
+    // The counts stay until the next start, and nobody can do anything about them.
+    Some(if all_repaired { finding.noted() } else { finding })
 }
 
 fn nearly_full(endpoint: &str, storage: &StorageStatus) -> Vec<Finding> {
@@ -182,7 +198,10 @@ fn slow_sync(
     durability: Option<&DurabilityStatus>,
 ) -> Option<Finding> {
     let interval = durability.map_or(Duration::ZERO, |durability| durability.sync_interval);
-    let most = durability.map_or(0, |durability| durability.sync_bytes);
+    // In the other modes nothing waits for a number of bytes: what is written is kept, or what is
+    // acknowledged is synced.
+    let bounded = durability.filter(|durability| durability.mode == Mode::Replicated);
+    let most = bounded.map_or(0, |durability| durability.sync_bytes);
     let most = most.saturating_mul(UNSYNCED_PER_SYNC);
     let late = storage.unsynced > SLOW_SYNC.max(interval.saturating_mul(2));
     let full = most > 0 && storage.unsynced_bytes >= most;
@@ -202,8 +221,9 @@ fn slow_sync(
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Severity;
     use super::*;
-    use cairn_client::{Mode, ModeStatus};
+    use cairn_client::ModeStatus;
 
     const NOTHING: [Kind; 0] = [];
 
@@ -215,6 +235,7 @@ mod tests {
         node.scrub = Some(ScrubStatus::default());
         let mut durability = DurabilityStatus::default();
         (durability.sync_interval, durability.sync_bytes) = (Duration::from_secs(1), 4 << 20);
+        durability.mode = Mode::Replicated;
         node.durability = Some(durability);
         node
     }
@@ -226,13 +247,22 @@ mod tests {
         storage
     }
 
-    /// The kinds that a change of a healthy node makes.
-    fn found(change: impl FnOnce(&mut NodeStatus)) -> Vec<Kind> {
+    /// What a change of a healthy node makes.
+    fn all_found(change: impl FnOnce(&mut NodeStatus)) -> Vec<Finding> {
         let mut changed = node();
         change(&mut changed);
         let answers: [Answer; 2] =
             [("a:1".to_owned(), Ok(node())), ("b:1".to_owned(), Ok(changed))];
-        findings(&answers).into_iter().map(|finding| finding.kind).collect()
+        findings(&answers, committed(&answers))
+    }
+
+    fn found(change: impl FnOnce(&mut NodeStatus)) -> Vec<Kind> {
+        all_found(change).into_iter().map(|finding| finding.kind).collect()
+    }
+
+    fn severities(change: impl FnOnce(&mut NodeStatus)) -> Vec<(Kind, Severity)> {
+        let found = all_found(change).into_iter();
+        found.map(|finding| (finding.kind, finding.severity)).collect()
     }
 
     #[test]
@@ -269,7 +299,7 @@ mod tests {
             node.member_state = state;
             (node.not_ready, node.stopped_reason) =
                 (not_ready.map(str::to_owned), stopped.map(str::to_owned));
-            let found = findings(&[("b:1".to_owned(), Ok(node))]);
+            let found = findings(&[("b:1".to_owned(), Ok(node))], 5000);
             found.iter().map(|finding| (finding.kind, finding.line())).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -291,14 +321,65 @@ mod tests {
     }
 
     #[test]
+    fn why_no_leader_can_be_elected_is_not_said_of_each_member_unless_the_others_have_one() {
+        let mut blocked = node();
+        let why = "no leader can be elected".to_owned();
+        (blocked.election_blocked, blocked.not_ready) = (Some(why.clone()), Some(why));
+        let mut leader = node();
+        for (leads, expected) in [(None, None), (Some("a:1".to_owned()), Some(Kind::NotReady))] {
+            leader.leader = leads;
+            let answers =
+                [("a:1".to_owned(), Ok(leader.clone())), ("b:1".to_owned(), Ok(blocked.clone()))];
+            let found = findings(&answers, 5000);
+            assert_eq!(found.first().map(|finding| finding.kind), expected, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_unsynced_bytes_is_a_fault_only_where_acknowledgements_wait_for_it() {
+        for (mode, waits) in [(Mode::Replicated, true), (Mode::Sync, false), (Mode::Device, false)]
+        {
+            let written = |node: &mut NodeStatus| {
+                node.durability.iter_mut().for_each(|durability| durability.mode = mode);
+                node.storage.iter_mut().for_each(|storage| storage.unsynced_bytes = 64 << 20);
+            };
+            assert_eq!(found(written).contains(&Kind::SlowSync), waits, "{mode}");
+        }
+    }
+
+    #[test]
+    fn damage_is_a_fault_until_all_of_it_is_repaired() {
+        let of = |corrupt, scrubbed, repaired, unrepairable| {
+            severities(|node| {
+                node.storage.iter_mut().for_each(|storage| storage.corrupt_values = corrupt);
+                let scrub = node.scrub.get_or_insert_default();
+                (scrub.damaged, scrub.repaired) = (scrubbed, repaired);
+                scrub.unrepairable = unrepairable;
+            })
+        };
+        let (fault, note) =
+            ([(Kind::SuspectDisk, Severity::Warning)], [(Kind::SuspectDisk, Severity::Note)]);
+        assert_eq!(of(2, 0, 1, 0), fault);
+        assert_eq!(of(0, 2, 1, 0), fault);
+        assert_eq!(of(2, 1, 2, 0), note);
+        assert_eq!(of(0, 2, 3, 0), note);
+        assert_eq!(of(2, 0, 2, 1), fault, "one could not be repaired");
+        assert!(of(0, 0, 9, 0).is_empty(), "nothing is damaged");
+    }
+
+    #[test]
     fn a_member_that_waits_for_more_than_the_cluster_asks_is_named() {
         let modes = |cluster, effective| {
             let mut modes = ModeStatus::default();
             (modes.cluster, modes.effective) = (cluster, effective);
-            found(|node| node.modes = Some(modes))
+            severities(|node| node.modes = Some(modes))
         };
-        assert_eq!(modes(Some(Mode::Device), Mode::Sync), [Kind::StricterMode]);
-        assert_eq!(modes(Some(Mode::Sync), Mode::Sync), NOTHING);
-        assert_eq!(modes(None, Mode::Sync), NOTHING, "the log says none yet");
+        let of = |severity| [(Kind::StricterMode, severity)];
+        assert_eq!(modes(Some(Mode::Device), Mode::Sync), of(Severity::Warning));
+        assert_eq!(modes(Some(Mode::Replicated), Mode::Sync), of(Severity::Warning));
+        let by_design = modes(Some(Mode::Replicated), Mode::Device);
+        assert_eq!(by_design, of(Severity::Note), "its disk keeps what is written");
+        assert!(modes(Some(Mode::Sync), Mode::Sync).is_empty());
+        assert!(modes(None, Mode::Sync).is_empty(), "the log says none yet");
     }
 }

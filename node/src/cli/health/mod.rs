@@ -1,7 +1,7 @@
 //! `cairn health`: whether the cluster is well, and with `--safe-to-stop` whether it would go on
 //! without a member.
 //!
-//! What holds here: what is not well is decided in [`findings`] alone, which `cairn status` shows too.
+//! What holds here: what is not well is decided in [`Report`] alone, which `cairn status` shows too.
 
 mod cluster_rules;
 mod finding;
@@ -52,6 +52,9 @@ pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exi
     }
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let report = loop {
+        // This learns the members beyond the given endpoints. Without an answer the client knows those
+        // alone, and the reason of each follows.
+        let _ = client.members().await;
         let report = Report::ask(&client).await;
         if report.is_well() || !wait(until).await {
             break report;
@@ -66,14 +69,6 @@ pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exi
     Ok(exit)
 }
 
-/// Everything that is found, the gravest first: for `cairn health` and `cairn status` alike.
-pub(super) fn findings(answers: &[Answer]) -> Vec<Finding> {
-    let mut found = cluster_rules::findings(answers);
-    found.extend(member_rules::findings(answers));
-    found.sort_by_key(|finding| finding.severity);
-    found
-}
-
 /// Waits until it is time to ask again. Returns whether there is time for that.
 async fn wait(until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
@@ -84,26 +79,44 @@ async fn wait(until: Instant) -> bool {
     true
 }
 
-/// What every known node answered, and what is not well by that.
-struct Report {
-    answers: Vec<Answer>,
-    findings: Vec<Finding>,
+/// What every known node answered, by slot, and what is not well by that, the gravest first: for
+/// `cairn health` and `cairn status` alike.
+pub(super) struct Report {
+    pub(super) answers: Vec<Answer>,
+    pub(super) findings: Vec<Finding>,
 }
 
 impl Report {
-    async fn ask(client: &Client) -> Report {
-        // This learns the members beyond the given endpoints. Without an answer the client knows those
-        // alone, and the reason of each follows.
-        let _ = client.members().await;
-        Report::of(client.statuses().await)
+    /// Asks every node that the client knows, all at once; and a second time if one seems to be far behind.
+    pub(super) async fn ask(client: &Client) -> Report {
+        let report = Report::of(client.statuses().await);
+        let Some(committed) = report.seems_behind() else { return report };
+        tokio::time::sleep(POLL).await;
+        Report::since(client.statuses().await, committed)
     }
 
-    fn of(mut answers: Vec<Answer>) -> Report {
+    fn of(answers: Vec<Answer>) -> Report {
+        let committed = member_rules::committed(&answers);
+        Report::since(answers, committed)
+    }
+
+    /// By answers to a question that was asked when this index was committed.
+    fn since(mut answers: Vec<Answer>, committed: u64) -> Report {
         answers.sort_by_key(|(endpoint, answer)| {
             (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
         });
-        let findings = findings(&answers);
+        let mut findings = cluster_rules::findings(&answers);
+        findings.extend(member_rules::findings(&answers, committed));
+        findings.sort_by_key(|finding| finding.severity);
         Report { answers, findings }
+    }
+
+    /// The index that one of the members seems to be far behind. The answers are of different moments, and
+    /// under load more than is allowed is committed between two of them: whether the member is behind shows
+    /// once it is asked again.
+    fn seems_behind(&self) -> Option<u64> {
+        let behind = self.findings.iter().any(|finding| finding.kind == Kind::FarBehind);
+        behind.then(|| member_rules::committed(&self.answers))
     }
 
     /// What is not as it should be: a note is.
@@ -175,6 +188,31 @@ mod tests {
         assert_eq!(told["well"], true);
         assert_eq!(told["findings"][0]["code"], "insecure", "{told}");
         assert_eq!(told["findings"][0]["severity"], "note", "{told}");
+    }
+
+    /// The story: two members answered some milliseconds apart while clients wrote, and the one that
+    /// answered first was said to be far behind.
+    #[test]
+    fn a_member_that_reaches_what_was_committed_before_is_not_far_behind() {
+        let answers = |committed, applied| {
+            let mut all = vec![node("a:1"), node("b:1")];
+            for ((_, answer), applied) in all.iter_mut().zip([committed, applied]) {
+                if let Ok(status) = answer {
+                    (status.committed_index, status.applied_index) = (committed, applied);
+                }
+            }
+            all
+        };
+        assert_eq!(Report::of(answers(5000, 4000)).seems_behind(), None);
+        let first = Report::of(answers(5000, 3999));
+        let committed = first.seems_behind().expect("by one question it seems so");
+        assert_eq!(committed, 5000);
+        let again = Report::since(answers(90_000, 4000), committed);
+        assert!(again.is_well(), "{:?}", again.findings);
+        let again = Report::since(answers(90_000, 3999), committed);
+        let found = again.faults().next().expect("it stays behind");
+        assert_eq!(found.kind, Kind::FarBehind);
+        assert!(found.line().starts_with("b:1 is 1001 entries behind; "), "{}", found.line());
     }
 
     #[test]
