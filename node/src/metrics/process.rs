@@ -10,10 +10,14 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Unit;
 use std::fmt;
 use std::fs;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The kernel counts a process's time in hundredths of a second, whatever its own tick is.
 const TICK_MS: u64 = 10;
+
+/// When this process started, since the epoch.
+static STARTED: OnceLock<Duration> = OnceLock::new();
 
 #[derive(Debug)]
 pub(super) struct Process;
@@ -24,10 +28,10 @@ impl Collector for Process {
         if let Some(times) = read("/proc/self/stat").as_deref().and_then(Times::of) {
             let cpu = ConstCounter::new(times.cpu.as_secs_f64());
             out.metric("process_cpu", "Processor time used", Some(Unit::Seconds), cpu)?;
-            if let Some(booted) = read("/proc/stat").as_deref().and_then(booted) {
-                let help = "When the process started, since the epoch";
-                out.seconds("process_start_time", help, booted + times.started)?;
-            }
+        }
+        if let Some(started) = started(&STARTED, reckoned) {
+            let help = "When the process started, since the epoch";
+            out.seconds("process_start_time", help, started)?;
         }
         if let Some(status) = read("/proc/self/status") {
             let sizes = [
@@ -48,6 +52,28 @@ impl Collector for Process {
         }
         out.gauge("process_max_fds", "Descriptors that may be open", descriptors())
     }
+}
+
+/// When this process started, by the kernel, as it was reckoned first. The time of the boot follows the
+/// clock: when the clock is set it is another one, and whoever watches for a restart saw one.
+fn started(
+    first: &OnceLock<Duration>,
+    reckoned: impl FnOnce() -> Option<Duration>,
+) -> Option<Duration> {
+    match first.get() {
+        Some(started) => Some(*started),
+        None => {
+            let started = reckoned()?;
+            Some(*first.get_or_init(|| started))
+        }
+    }
+}
+
+/// The same, as it is now.
+fn reckoned() -> Option<Duration> {
+    let times = read("/proc/self/stat").as_deref().and_then(Times::of)?;
+    let booted = read("/proc/stat").as_deref().and_then(booted)?;
+    Some(booted.saturating_add(times.started))
 }
 
 fn read(path: &str) -> Option<String> {
@@ -102,11 +128,21 @@ mod tests {
         assert_eq!(Times::of(""), None);
     }
 
+    /// The story: the clock was set by a second, and each node seemed to have started again.
+    #[test]
+    fn the_start_stays_what_it_was_reckoned_to_be_first() {
+        let (first, at) = (OnceLock::new(), |seconds| Some(Duration::from_secs(seconds)));
+        assert_eq!(started(&first, || None), None, "it cannot be read yet");
+        assert_eq!(started(&first, || at(7)), at(7));
+        assert_eq!(started(&first, || at(8)), at(7));
+        assert_eq!(started(&first, || None), at(7));
+    }
+
     #[test]
     fn the_kernel_tells_each_of_them() {
         let stat = read("/proc/self/stat").expect("Linux");
         assert!(Times::of(&stat).is_some_and(|times| times.started > Duration::ZERO), "{stat}");
-        assert!(read("/proc/stat").as_deref().and_then(booted).is_some());
+        assert!(reckoned() > Some(Duration::ZERO));
         let status = read("/proc/self/status").expect("Linux");
         for line in ["VmRSS:", "VmSize:", "Threads:"] {
             assert!(number(&status, line) > Some(0), "{line} of\n{status}");
