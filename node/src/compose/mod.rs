@@ -14,7 +14,7 @@ use crate::admission::requests::Budgets;
 use crate::config::{BackupConfig, Limits, NodeConfig, ScrubConfig};
 use crate::durability::Durability;
 use crate::error::Error;
-use crate::metrics::{Format, Metrics, SharedBackupStatus};
+use crate::metrics::{BackupStatus, Format, Metrics};
 use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Parts};
 use cairn_engine::{Engine, Identity, MemberState, Options};
@@ -308,13 +308,14 @@ async fn assemble(
     let replica = Replica::start(settings, engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let budgets = Budgets::new(&config.limits);
-    let backup_status = config.backup.is_some().then(SharedBackupStatus::default);
+    let backup_status = config.backup.as_ref().map(|backup| BackupStatus::shared(backup.every));
     let metrics = Metrics::new(
         replica.clone(),
         election_blocked_state.clone(),
         budgets.clone(),
         tls.clone(),
         backup_status.clone(),
+        config.storage.sync_interval,
     );
     let metrics = Arc::new(metrics);
     let (stop, stopping) = oneshot::channel();

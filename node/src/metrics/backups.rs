@@ -9,6 +9,8 @@ use std::time::Duration;
 /// What is known of it.
 #[derive(Debug, Default)]
 pub(crate) struct BackupStatus {
+    /// From the end of one backup to the beginning of the next, as the schedule of this node says.
+    pub(crate) every: Duration,
     /// It looks at the target, saves, or removes.
     pub(crate) running: bool,
     /// What failed since the node started.
@@ -25,7 +27,15 @@ pub(crate) struct BackupStatus {
 pub(crate) type SharedBackupStatus = Arc<Mutex<BackupStatus>>;
 
 impl BackupStatus {
+    /// Of a node that has done nothing yet.
+    pub(crate) fn shared(every: Duration) -> SharedBackupStatus {
+        Arc::new(Mutex::new(BackupStatus { every, ..BackupStatus::default() }))
+    }
+
     pub(super) fn write(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let help =
+            "backup.every of this node: from the end of one backup to the beginning of the next";
+        out.seconds("backup_interval", help, self.every)?;
         let help =
             "1 while this node looks at the target of backups, saves one, or removes old ones";
         out.flag("backup_running", help, self.running)?;

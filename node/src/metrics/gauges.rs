@@ -30,6 +30,7 @@ pub(super) struct NodeGauges {
     pub(super) connections: Connections,
     pub(super) tls: Option<Tls>,
     pub(super) backups: Option<SharedBackupStatus>,
+    pub(super) sync_interval: Duration,
 }
 
 impl fmt::Debug for NodeGauges {
@@ -117,6 +118,8 @@ impl Collector for NodeGauges {
         out.flag("unsynced_acks", "1 while acknowledged writes may be unsynced", unsynced_acks)?;
         let unsynced_age = Duration::from_millis(engine.unsynced_ms);
         out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_age)?;
+        let interval_help = "storage.sync_interval: the longest time between a write and the background sync that covers it";
+        out.seconds("sync_interval", interval_help, self.sync_interval)?;
         out.counter("checkpoints", "Checkpoints written", engine.checkpoints)?;
         out.counter("syncs", "fdatasync calls", engine.syncs)?;
         self.latencies(&mut out)?;

@@ -15,7 +15,7 @@ mod text;
 use crate::admission::requests::Budgets;
 use crate::delay::Delay;
 use crate::outage::ElectionBlockedState;
-pub(crate) use backups::SharedBackupStatus;
+pub(crate) use backups::{BackupStatus, SharedBackupStatus};
 use cairn_client::proto::ErrorDetail;
 use cairn_client::proto::error_detail::Reason;
 use cairn_raft::Replica;
@@ -111,13 +111,15 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Metrics of a node with this replica and its engine, the state of blocked elections, the
-    /// budgets for requests and reads, these certificates, and the schedule of backups if it has one.
+    /// budgets for requests and reads, these certificates, the schedule of backups if it has one, and
+    /// so long between syncs at most.
     pub(crate) fn new(
         replica: Replica,
         election_blocked_state: ElectionBlockedState,
         budgets: Budgets,
         tls: Option<Tls>,
         backups: Option<SharedBackupStatus>,
+        sync_interval: Duration,
     ) -> Metrics {
         let mut all = Registry::default();
         let registry = all.sub_registry_with_prefix("cairn");
@@ -141,6 +143,7 @@ impl Metrics {
             connections: connections.clone(),
             tls,
             backups,
+            sync_interval,
         };
         registry.register_collector(Box::new(gauges));
         all.register_collector(Box::new(Process));

@@ -147,6 +147,16 @@ async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
     cluster.logs_with(words, |logs| logs.contains(words)).await;
     verify(&cluster, third[1]["name"].as_str().expect("a name"));
 
+    // So is another interval, and it is told by a member that does not lead, too.
+    for node in [leader, (leader + 1) % 3] {
+        reload(&mut cluster, node, "backup.every = \"1h\"", "backup.every = \"2h\"");
+        let told = async || {
+            let told = metric(&cluster, node, "cairn_backup_interval_seconds")?;
+            told.parse::<f64>().ok().filter(|told| *told > 7199.0)
+        };
+        cluster.until("the new interval is told", told).await;
+    }
+
     // Where they are needs a restart.
     let (old, new) = (folder(&cluster), cluster.folder.path().join("elsewhere"));
     reload(&mut cluster, leader, &format!("{old:?}"), &format!("{new:?}"));

@@ -47,10 +47,17 @@ pub fn described(text: &str) -> BTreeMap<&str, &str> {
     types
 }
 
-/// A cluster of three that has taken a write, and refused one at a member that does not lead, and what
-/// each node serves: the leader first.
+/// A cluster of three with a schedule of backups that has taken a write, refused one at a member that does
+/// not lead, and saved a backup, and what each node serves: the leader first.
 pub async fn scraped() -> (Cluster, Vec<String>) {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let mut cluster = Cluster::format(3, "64MiB", "");
+    let target = cluster.folder.path().join("saved");
+    std::fs::create_dir(&target).expect("a folder");
+    for node in 0..cluster.len() {
+        let lines = format!("backup.target = {target:?}\nbackup.every = \"1h\"");
+        cluster.configure(node, &lines);
+    }
+    cluster.start_all().await;
     let leader = cluster.leader().await;
     cluster.client().put("key", "value").await.expect("written");
     let other = (leader + 1) % 3;
@@ -71,6 +78,11 @@ pub async fn scraped() -> (Cluster, Vec<String>) {
         (!(0..3).any(none)).then_some(())
     };
     cluster.until("each has seen the leader", counted).await;
+    let saved = async || {
+        let sample = "\ncairn_backup_last_success_timestamp_seconds ";
+        metrics(&cluster, leader).contains(sample).then_some(())
+    };
+    cluster.until("the leader has saved a backup", saved).await;
     let texts = [leader, other, (leader + 2) % 3].map(|node| metrics(&cluster, node));
     (cluster, texts.to_vec())
 }
@@ -109,6 +121,13 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
         value(&format!("cairn_memory_bytes{{owner=\"{owner}\"}}"));
     }
     assert!(value("process_resident_memory_bytes") > 0.0);
+    assert!((value("cairn_sync_interval_seconds") - 1.0).abs() < 1e-9, "{text}");
+    for text in &texts {
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("cairn_backup_interval_seconds "));
+        let seconds = line.and_then(|seconds| seconds.parse::<f64>().ok());
+        assert!(seconds.is_some_and(|seconds| (seconds - 3600.0).abs() < 1e-9), "{text}");
+    }
     let followed = |text: &String| text.matches("\ncairn_follower_lag_entries{").count();
     assert_eq!(texts.iter().map(followed).max(), Some(2), "{text}");
 }

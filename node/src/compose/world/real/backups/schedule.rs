@@ -124,7 +124,11 @@ impl Schedule {
                 biased;
                 changed = self.config.changed() => match changed {
                     // Another retention is in force at once.
-                    Ok(()) => (due, self.unpruned) = (None, true),
+                    Ok(()) => {
+                        (due, self.unpruned) = (None, true);
+                        let every = self.config.borrow().every;
+                        self.status.lock().every = every;
+                    }
                     Err(_) => return,
                 },
                 () = sleep(POLL_INTERVAL) => {}
