@@ -267,7 +267,6 @@ impl Unbegun {
                 s.member_state = *member_state;
                 s.boot_nonce = facts.options.boot_nonce;
                 s.fencing_history = facts.fencing_history;
-                s.failed_sync = None;
             })
             .await
     }
@@ -338,11 +337,18 @@ impl Unbegun {
         let chain = journal::encode_into(&mut block, &header, &payload);
         shared.files.journal.write(facts.ring.offset(written), block).await?;
         shared.files.journal.sync().await?;
-        if recovered.end == 0 {
+        if recovered.end == 0 || self.known.failed_sync.is_some() {
             // No checkpoint covers any of the journal: without this record an erased journal would
-            // pass for this one.
+            // pass for this one. After a failed sync the block before this one may have been in a cache
+            // only, and a power cut takes it: until this one is there, the failure excuses that.
             let clean = Clean { sequence: written, checksum: chain };
-            shared.superblock.lock().await.update(|s| s.clean = clean).await?;
+            let mut superblock = shared.superblock.lock().await;
+            superblock
+                .update(|s| {
+                    s.clean = clean;
+                    s.failed_sync = None;
+                })
+                .await?;
         }
         Ok((written, chain))
     }

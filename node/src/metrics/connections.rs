@@ -17,6 +17,7 @@ struct Slots {
 impl Connections {
     /// The port of this configuration key, such as `listen.client`, has so many slots, of which those
     /// are free that the semaphore has.
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     pub(crate) fn watch(&self, key: &'static str, free: &Arc<Semaphore>, most: usize) {
         let port = key.trim_start_matches("listen.");
         self.0.lock().insert(port, Slots { free: Arc::clone(free), most });

@@ -96,6 +96,7 @@ pub(crate) enum Format {
     /// OpenMetrics 1.0.0.
     OpenMetrics,
     /// Prometheus' own text format, 0.0.4.
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     Text,
 }
 
@@ -106,6 +107,7 @@ pub(crate) struct Metrics {
     refused: Family<ReasonLabels, Counter>,
     duration: Family<MethodLabels, Histogram>,
     delay: Arc<Delay>,
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     connections: Connections,
 }
 
@@ -156,6 +158,7 @@ impl Metrics {
     }
 
     /// Where each port says which slots of its connections are free.
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     pub(crate) fn connections(&self) -> &Connections {
         &self.connections
     }

@@ -245,7 +245,7 @@ fn reaches_clean_end(
 ///
 /// Exception: after a failed sync, open may have read that block from a cache only. The two
 /// checkpoints that it writes make the block unnecessary, and the failure stays recorded until
-/// then. A power cut in between loses the block, but nothing acknowledged if the checkpoint reaches
+/// the next block is synced. A power cut in between loses the block, but nothing acknowledged if the checkpoint reaches
 /// as far.
 fn reaches_checkpoint(
     superblock: &Superblock,
