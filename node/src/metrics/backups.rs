@@ -2,6 +2,8 @@
 
 use super::out::Out;
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,9 +46,15 @@ impl BackupStatus {
         let Some(ended) = self.last_ended else { return Ok(()) };
         let help =
             "When the last backup at the target ended, in seconds since 1970; from the leader";
-        out.seconds("backup_last_success_timestamp", help, Duration::from_secs(ended))?;
+        out.metric(
+            "backup_last_success_timestamp",
+            help,
+            Some(Unit::Seconds),
+            ConstGauge::new(ended),
+        )?;
         let help = "How long that backup took; from the leader";
-        out.seconds("backup_last_duration", help, Duration::from_secs(self.last_seconds))?;
+        let took = ConstGauge::new(self.last_seconds);
+        out.metric("backup_last_duration", help, Some(Unit::Seconds), took)?;
         let help = "Bytes at the target that this backup needs; from the leader";
         out.bytes("backup_last", help, self.last_bytes)
     }
