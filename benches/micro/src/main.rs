@@ -27,6 +27,8 @@ pub mod index;
 pub mod io;
 #[path = "../../../engine/src/journal/mod.rs"]
 mod journal;
+#[path = "../../../engine/src/latency.rs"]
+mod latency;
 #[path = "../../../engine/src/layout.rs"]
 mod layout;
 #[path = "../../../engine/src/maintain/mod.rs"]
