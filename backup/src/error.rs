@@ -75,8 +75,9 @@ pub enum Error {
     NoLatest(String),
     /// The backups at the target are of two clusters of one name.
     #[error(
-        "at {target} backup `{later}` began after `{earlier}` and has a lower index: a cluster was made anew under the same name, \
-         or two clusters save there. Give each a target of its own; `cairn backup prune` removes what nobody needs"
+        "at {target} backup `{later}` began after `{earlier}` and has a lower index or term: a cluster was made anew under the same \
+         name, two clusters save there, or a clock was wrong for one of them. Give each cluster a target of its own; \
+         `cairn backup prune --remove NAME` removes what nobody needs"
     )]
     Histories {
         /// The target.

@@ -99,6 +99,10 @@ impl Identities {
         let mut found = Vec::new();
         for path in files {
             let file = path.display();
+            if is_secret(&file.to_string()) {
+                let why = "expected the path of a file that has it: arguments are seen by others";
+                return Err(refused("a secret key".into(), why));
+            }
             let lines = lines_of(path).map_err(|why| refused(format!("`{file}`"), why))?;
             for (number, line) in &lines {
                 let key = identity(line, &file.to_string())
@@ -162,8 +166,9 @@ fn lines_of(path: &Path) -> std::result::Result<Vec<(usize, String)>, String> {
     Ok(keys.map(|(line, number)| (number, line.to_owned())).collect())
 }
 
+/// Also where it stands behind something else, as in what `$(cat key.txt)` gives.
 fn is_secret(text: &str) -> bool {
-    text.get(..SECRET.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(SECRET))
+    text.to_ascii_uppercase().contains(SECRET)
 }
 
 fn is_of_ssh(text: &str) -> bool {

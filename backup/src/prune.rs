@@ -351,7 +351,7 @@ impl Own<'_> {
 }
 
 /// Whether they are of one cluster, and not of one that was made anew under the same name: then the state of a
-/// later time has a lower index.
+/// later time has a lower index or term.
 ///
 /// # Errors
 /// [`Error::Histories`].
@@ -366,9 +366,12 @@ fn of_one_history<'a>(
     backups.sort_unstable_by_key(|backup| backup.head.began);
     let mut highest: Option<&Manifest> = None;
     for backup in backups {
+        let is_lower = |high: &Manifest| {
+            backup.head.index < high.head.index || backup.head.term < high.head.term
+        };
         match highest {
             Some(high)
-                if backup.head.index < high.head.index
+                if is_lower(high)
                     && high.head.began.saturating_add(SAME_TIME) < backup.head.began =>
             {
                 return Err(Error::Histories {
@@ -377,7 +380,7 @@ fn of_one_history<'a>(
                     later: backup.name.clone(),
                 });
             }
-            Some(high) if backup.head.index < high.head.index => {}
+            Some(high) if is_lower(high) => {}
             _ => highest = Some(backup),
         }
     }

@@ -14,7 +14,7 @@ use crate::record::{Piece, Record};
 use crate::target::{Found, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -180,6 +180,9 @@ fn finished(reader: Reader, manifest: Manifest, found: &BTreeMap<String, Found>)
     })
 }
 
+/// No key is longer: one that is would make the next request longer than a member takes.
+const KEY_BYTES_MAX: usize = 2048;
+
 /// `None` if nothing of it can be used.
 async fn broken_off(
     reader: Reader,
@@ -188,6 +191,7 @@ async fn broken_off(
 ) -> Result<Option<Source>> {
     let Reader { target, name, identities } = &reader;
     let (mut records, mut objects, mut last) = (Vec::new(), HashMap::new(), None);
+    let mut paths = HashSet::new();
     loop {
         let path = path_of(name, "records", records.len());
         let Ok(Some(stored)) = target.get(&path, STORED_BYTES_MAX).await else { break };
@@ -199,6 +203,13 @@ async fn broken_off(
         let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
         let named: Vec<Object> = named.iter().map(Object::from).collect();
         if !named.iter().all(|object| object.is_values() && is_there(object, found)) {
+            break;
+        }
+        // A saver names each object once: so no more are named than there are.
+        if !named.iter().all(|object| paths.insert(object.path.clone())) {
+            break;
+        }
+        if piece.iter().any(|record| record.key.len() > KEY_BYTES_MAX) {
             break;
         }
         objects.extend(named.into_iter().map(|object| (object.number, object)));

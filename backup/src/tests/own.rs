@@ -73,7 +73,12 @@ fn where_two_clusters_of_one_name_saved_nothing_is_removed() {
         let text = refused.to_string();
         assert!(text.contains("`new0` began after `old1`"), "{text}");
         assert_eq!(Manifest::list(&target).await.unwrap().len(), 3);
-        // Where it has a higher index it is the same cluster.
+        // Its index is higher by now, and its term is not.
+        let overtaken = Head { term: 0, ..of_new(began + 1061, 6001) };
+        rewrite(&place, new0, overtaken);
+        let refused = prune_own(&target, &ONE, &own(1, 2), later).await;
+        assert!(matches!(refused, Err(Error::Histories { .. })), "{refused:?}");
+        // Where both are higher it is the same cluster.
         rewrite(&place, new0, of_new(began + 1061, 6001));
         let pruned = prune_own(&target, &ONE, &own(1, 2), later).await.unwrap();
         assert_eq!(pruned.backups, ["old0", "old1"]);
