@@ -176,12 +176,19 @@ async fn saved() -> (Cluster, String) {
     (cluster, target)
 }
 
-/// Runs a command, and kills it so long after this file is there. Returns whether it ended before.
-fn killed(folder: &Path, arguments: &[&str], there: Option<&Path>, after: Duration) -> bool {
+/// Whether a restore is in its middle: the superblock says so.
+fn is_half_restored(superblock: &Path) -> bool {
+    let says = b"(being restored)";
+    std::fs::read(superblock).is_ok_and(|bytes| bytes.windows(says.len()).any(|part| part == says))
+}
+
+/// Runs a command, and kills it so long after this restore is in its middle. Returns whether it ended
+/// before.
+fn killed(folder: &Path, arguments: &[&str], half: Option<&Path>, after: Duration) -> bool {
     let mut command = command(folder, arguments);
     let mut child =
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("cairn starts");
-    while there.is_some_and(|file| !file.exists())
+    while half.is_some_and(|superblock| !is_half_restored(superblock))
         && child.try_wait().expect("our own child").is_none()
     {
         std::thread::sleep(Duration::from_millis(1));
@@ -201,11 +208,11 @@ async fn a_restore_that_is_killed_leaves_nothing_that_a_node_starts_with() {
         // The one before may have been killed before it made the directory.
         std::fs::remove_dir_all(cluster.data(0)).ok();
         let restore = ["backup", "restore", &target, "--config", cluster.config(0)];
-        // In every other round behind the zeros, however long those take: the superblock is the last file.
+        // In every other round in its middle, however long it takes until then; first at once.
         let superblock = cluster.data(0).join("superblock");
-        let (there, most) = [(None, 400), (Some(superblock.as_path()), 50)][round % 2];
+        let (half, most) = [(None, 400), (Some(superblock.as_path()), round as u64)][round % 2];
         let after = Duration::from_millis(random.random_range(0..most));
-        let ended = killed(cluster.folder.path(), &restore, there, after);
+        let ended = killed(cluster.folder.path(), &restore, half, after);
         if ended {
             late += 1;
             continue;
