@@ -242,31 +242,4 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
-    }
-
-    /// The story: on a terminal of 80 columns the table of exit codes was cut in the middle of words.
-    #[test]
-    fn every_help_page_fits_a_terminal_of_80_columns() {
-        fn check(command: &mut clap::Command, path: &str) {
-            let page = command.render_long_help().to_string();
-            for line in page.lines() {
-                // A usage line is not wrapped by the library.
-                let fits = line.chars().count() <= 80 || line.starts_with("Usage: ");
-                assert!(fits, "{path}: {line}");
-            }
-            for sub in command.get_subcommands_mut() {
-                let path = format!("{path} {}", sub.get_name());
-                check(sub, &path);
-            }
-        }
-        let mut command = super::Cli::command().term_width(80);
-        command.build();
-        check(&mut command, "cairn");
-    }
-}
+mod tests;
