@@ -269,6 +269,59 @@ async fn a_save_that_is_killed_is_no_backup_and_the_next_one_is_whole() {
     json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
 }
 
+/// The files in this folder and in the folders in it.
+fn files_in(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { files_in(&entry.path()) } else { 1 }).sum()
+}
+
+/// The story asked: what does a list show that a prune was killed over? What it shows must verify, and
+/// the newest is never touched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
+    let (cluster, target) = saved().await;
+    for number in 0..4 {
+        cluster.client().put("another index", vec![number; 5000]).await.expect("a put");
+        let mut save = vec!["backup", "save", &target, "-o", "json"];
+        if number % 2 == 1 {
+            save.extend(["--since", "latest"]);
+        }
+        json_of(&cluster.cairn(&save));
+    }
+    let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
+    let newest = listed.as_array().expect("backups").iter().map(|it| it["index"].as_u64()).max();
+    let all = files_in(Path::new(&target));
+    let mut in_the_middle = 0;
+    for round in 0..all + 2 {
+        let copy = cluster.folder.path().join(format!("copy {round}"));
+        let copied = std::process::Command::new("cp").args(["-r", &target]).arg(&copy).status();
+        assert!(copied.expect("cp runs").success());
+        let at = copy.to_str().expect("text");
+        let mut child =
+            command(cluster.folder.path(), &["backup", "prune", at, "--keep", "1", "--yes"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("cairn starts");
+        // Each round waits for one file more to be gone.
+        while files_in(&copy) + round > all && child.try_wait().expect("our own child").is_none() {}
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        let left = json_of(&cluster.cairn_alone(&["backup", "list", at, "-o", "json"]));
+        let left = left.as_array().expect("backups");
+        assert_eq!(left.iter().map(|it| it["index"].as_u64()).max(), newest, "round {round}");
+        for backup in left {
+            let name = backup["name"].as_str().expect("a name");
+            json_of(&cluster.cairn_alone(&["backup", "verify", at, name, "-o", "json"]));
+        }
+        let pruned = ["backup", "prune", at, "--keep", "1", "--yes", "-o", "json"];
+        in_the_middle += usize::from(json_of(&cluster.cairn_alone(&pruned))["objects"] != 0);
+        json_of(&cluster.cairn_alone(&["backup", "verify", at, "-o", "json"]));
+        std::fs::remove_dir_all(&copy).expect("our own copy");
+    }
+    assert!(in_the_middle > 1, "no prune was killed in its middle");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_done_says_why_and_changes_nothing() {
     let (cluster, target) = saved().await;
