@@ -193,7 +193,11 @@ async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile)
         || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
     stage.until("members that an operator brought back", back).await?;
     if matches!(meanwhile, Meanwhile::Purged) {
-        let is_purged = |stage: &Stage| others.iter().all(|member| stage.purged(*member) > last);
+        // By index: a log that was not purged that far has later terms, too.
+        let held = last.map(|id| id.index);
+        let is_purged = |stage: &Stage| {
+            others.iter().all(|member| stage.purged(*member).map(|id| id.index) > held)
+        };
         for _ in 0..20 {
             if is_purged(&stage) {
                 break;
