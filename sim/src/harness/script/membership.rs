@@ -1,5 +1,4 @@
-//! Members that an operator removes and adds, and leaders that are asked to go, in the middle of
-//! something else.
+//! Members that an operator removes and adds, in the middle of something else.
 
 use super::changes::{AGAIN, CHANGE, KNOWS, SYNCED_MS};
 use super::disks::{joint, replacement, votes};
@@ -55,18 +54,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario!("added-learner-loses-power", three, learner_cut)
         .seeds(6)
         .reaches(&["a learner is cut", AGAIN]),
-    scenario!("leadership-moves-and-stays-away", three_or_five, leadership_moves).seeds(6).reaches(
-        &["it moves to the named member", "a drained leader gives it away", "it stays away"],
-    ),
-    scenario!("slow-member-is-not-named", three, slow_member_named)
-        .reaches(&["it is refused", "the leader goes on"]),
-    scenario!("drained-with-the-newest-entries", three, drained_with_the_newest_entries).reaches(
-        &[
-            "nobody leads at first",
-            "it leads, since nobody else is elected",
-            "it gives leadership away",
-        ],
-    ),
 ];
 
 /// One machine, or all, lose power at some moment of a removal.
@@ -281,95 +268,4 @@ async fn learner_cut(mut stage: Stage) -> Played {
     stage.active(&stage.all()).await?;
     stage.reached(AGAIN);
     stage.still_serves("after it grew again").await
-}
-
-/// The only member with the newest entries is drained, and the two others vote for nobody else. It
-/// leads when nobody else is elected, and gives leadership away when another one has caught up.
-async fn drained_with_the_newest_entries(mut stage: Stage) -> Played {
-    stage.acknowledged(5).await?;
-    let (leader, drained, behind) = stage.cast().await?;
-    stage.kill(behind);
-    stage.acknowledged(20).await?;
-    let machine = stage.machine(drained)?;
-    let time = Duration::from_secs(600);
-    stage.done("a drained member", || stage.cluster.drain(machine, time)).await?;
-    stage.kill(leader);
-    stage.start(&[behind]).await;
-    stage.pass(1_000, 2_000).await;
-    stage.reached_if(stage.leads(&[drained, behind]).is_none(), "nobody leads at first");
-    if stage.until("the drained one leads", || stage.leads(&[drained]).is_some()).await.is_err() {
-        let detail = format!("member {drained} alone has the newest entries, and is drained");
-        stage.fails("a drained member leads when nobody else is elected", detail);
-    }
-    stage.reached("it leads, since nobody else is elected");
-    if stage.until("another leader", || stage.leads(&[behind]).is_some()).await.is_err() {
-        let detail = format!("member {behind} has caught up, and {drained} is drained");
-        stage.fails("a drained member gives leadership away", detail);
-    }
-    stage.reached("it gives leadership away");
-    stage.start(&[leader]).await;
-    stage.active(&stage.all()).await?;
-    stage.acknowledged(5).await?;
-    stage.end_drain(drained).await
-}
-
-/// An operator names a member whose disk is so slow that no writes would be taken for as long as it
-/// lacks entries. When its disk is as fast as the others, it leads.
-async fn slow_member_named(mut stage: Stage) -> Played {
-    stage.active(&stage.all()).await?;
-    stage.acknowledged(10).await?;
-    let (leader, named, _) = stage.cast().await?;
-    // Longer than a leader's successor may take to store what the leader has: else it may be near by chance.
-    let slower = Duration::from_millis(stage.rng.random_range(210..260));
-    let (machine, term) = (stage.machine(named)?, stage.term(leader));
-    machine.disk.slow_down(slower);
-    stage.acknowledged(10).await?;
-    match stage.cluster.move_leader(Some(machine.slot)).await {
-        Err(NotDone::Refused(why)) if why.contains("may not lead") => {
-            stage.reached("it is refused");
-        }
-        other => stage.fails("a slow member is not named to lead", format!("{other:?}")),
-    }
-    stage.still_serves("when the slow one was named").await?;
-    stage.reached_if(stage.leads(&stage.all()) == Some((term, leader)), "the leader goes on");
-    machine.disk.slow_down(Duration::ZERO);
-    let moved = || async { stage.cluster.move_leader(Some(machine.slot)).await.map(drop) };
-    stage.done("a leader that was named", moved).await?;
-    stage.until("the leader that was named", || stage.leads(&[named]).is_some()).await?;
-    stage.acknowledged(5).await
-}
-
-/// An operator lets a named member lead, and asks the leader to stay away.
-async fn leadership_moves(mut stage: Stage) -> Played {
-    stage.active(&stage.all()).await?;
-    stage.acknowledged(10).await?;
-    let (_, named, _) = stage.cast().await?;
-    let slot = stage.machine(named)?.slot;
-    stage
-        .done("a leader that was named", || async {
-            stage.cluster.move_leader(Some(slot)).await.map(drop)
-        })
-        .await?;
-    stage.until("the leader that was named", || stage.leads(&[named]).is_some()).await?;
-    stage.reached("it moves to the named member");
-    stage.still_serves("when leadership moved").await?;
-    let leader = stage.leader().await?;
-    let away = Duration::from_secs(20);
-    let machine = stage.machine(leader)?;
-    stage.done("a drained member", || stage.cluster.drain(machine, away)).await?;
-    let others = stage.others(&[leader]);
-    stage.leader_among(&others, 0).await?;
-    stage.reached("a drained leader gives it away");
-    // Each of the others ends once, and comes back when another one leads.
-    for _ in 0..3 {
-        let now = stage.leader_among(&others, 0).await?;
-        stage.kill(now);
-        stage.pass(0, 3_000).await;
-        stage.start(&[now]).await;
-        stage.leader_among(&others, 0).await?;
-    }
-    stage.reached_if(stage.leads(&[leader]).is_none(), "it stays away");
-    stage.active(&stage.all()).await?;
-    stage.still_serves("while one is drained").await?;
-    stage.end_drain(leader).await
 }

@@ -25,7 +25,8 @@
 //!   loss        an unsafe recovery discards only the newest writes
 //!   moves       members that start at other addresses
 //!   changes     what a script sees of the changes that an operator asks for
-//!   membership  members that are removed and added, and leaders that are asked to go
+//!   membership  members that are removed and added
+//!   leaders     leaders that are asked to go, and members that may not lead
 //!   modes       modes that change
 //! ```
 //!
@@ -53,6 +54,7 @@ mod election;
 mod founders;
 mod half_connected;
 mod identity;
+mod leaders;
 mod loss;
 mod membership;
 mod modes;
@@ -123,6 +125,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         reads::SCENARIOS,
         moves::SCENARIOS,
         membership::SCENARIOS,
+        leaders::SCENARIOS,
         modes::SCENARIOS,
         founders::SCENARIOS,
     ]
