@@ -462,9 +462,25 @@ pub struct MachineImage {
     /// the cluster's version; 0: nobody has raised it, so that it is 1
     #[prost(uint32, tag = "11")]
     pub version: u32,
+    /// The newest unsafe recoveries, the oldest first, at most 16; from version 2 of the cluster on.
+    #[prost(message, repeated, tag = "12")]
+    pub unsafe_recovery_records: ::prost::alloc::vec::Vec<UnsafeRecoveryRecord>,
+    /// The last entry of a term before the present one; absent: not known.
+    #[prost(message, optional, tag = "13")]
+    pub last_of_earlier_terms: ::core::option::Option<LogId>,
     /// of the entry that set it
     #[prost(uint64, tag = "20")]
     pub mode_index: u64,
+}
+/// The log entry that counts an unsafe recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnsafeRecoveryRecord {
+    /// its own id
+    #[prost(message, optional, tag = "1")]
+    pub recorded: ::core::option::Option<LogId>,
+    /// the last entry of a term before its own; absent: not known
+    #[prost(message, optional, tag = "2")]
+    pub kept: ::core::option::Option<LogId>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberEpoch {

@@ -44,6 +44,7 @@ pub(crate) const MACHINE_IMAGE: &[Repeated] = &[
         )],
     ),
     Repeated::of::<proto::MemberEpoch>(9, &[]),
+    Repeated::of::<proto::UnsafeRecoveryRecord>(12, &[]),
 ];
 
 /// Refuses a message whose elements would take more than `most` bytes decoded.
@@ -126,13 +127,15 @@ mod tests {
         let image = proto::MachineImage {
             sessions: vec![session],
             boot_epochs: vec![proto::MemberEpoch::default(); 3],
+            unsafe_recovery_records: vec![proto::UnsafeRecoveryRecord::default(); 4],
             removed: vec![1, 2, 3],
             ..Default::default()
         };
         let bytes = size_of::<proto::SessionImage>()
             + 2 * size_of::<proto::SessionResult>()
             + 10 * size_of::<proto::OperationResult>()
-            + 3 * size_of::<proto::MemberEpoch>();
+            + 3 * size_of::<proto::MemberEpoch>()
+            + 4 * size_of::<proto::UnsafeRecoveryRecord>();
         assert_eq!(taken(&image, MACHINE_IMAGE), bytes);
     }
 

@@ -51,6 +51,9 @@ pub(crate) const UNREADABLE_ENTRY: &str = concat!(
 pub(crate) enum Feature {
     /// A checkpoint may hold only what changed since another one.
     CheckpointsOfChanges,
+    /// The state names the newest unsafe recoveries one by one. An older build skips them, and its state would
+    /// be another one.
+    UnsafeRecoveryRecords,
     /// The log names the release that each member runs: it is known of those that are down, too.
     Releases,
 }
@@ -58,7 +61,7 @@ pub(crate) enum Feature {
 impl Feature {
     const fn since(self) -> u32 {
         match self {
-            Feature::CheckpointsOfChanges => 2,
+            Feature::CheckpointsOfChanges | Feature::UnsafeRecoveryRecords => 2,
             Feature::Releases => 3,
         }
     }
@@ -138,7 +141,9 @@ mod tests {
 
     #[test]
     fn a_feature_is_used_from_its_version_on_and_never_by_a_build_that_cannot_read_it() {
-        for feature in [Feature::CheckpointsOfChanges, Feature::Releases] {
+        for feature in
+            [Feature::CheckpointsOfChanges, Feature::UnsafeRecoveryRecords, Feature::Releases]
+        {
             assert!(!feature.is_used(feature.since() - 1) && feature.is_used(feature.since()));
             assert!(!feature.is_used(FIRST));
             // The cluster's version is at most that of each build that runs in it.

@@ -2,7 +2,8 @@
 
 use super::mode_in_force::ModeInForce;
 use super::state_machine::identities::Identities;
-use super::state_machine::image::{Image, UnsafeRecoveries};
+use super::state_machine::image::Image;
+use super::state_machine::recoveries::UnsafeRecoveries;
 use crate::core::ids::NodeId;
 use crate::core::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::{BootEpoch, LogId};

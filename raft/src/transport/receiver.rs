@@ -15,6 +15,7 @@ use crate::core::{codec, proto, runtime};
 use crate::storage::state_machine::{Incoming, Snapshot, SnapshotData};
 use bytes::Bytes;
 use cairn_engine::{Engine, Installer, LogId, SnapshotKey};
+use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, oneshot};
@@ -84,14 +85,19 @@ impl SnapshotReceiver {
 
     /// Refuses a snapshot with these entries in its history, if that lacks what is applied here: applied
     /// entries are committed and keep their ids, and terms never fall along a log, so it has no entry of
-    /// a later term up to there. From then on every snapshot is refused, since what is applied stays.
+    /// a later term up to there, and none of an earlier one from there on. From then on every snapshot is
+    /// refused, since what is applied stays.
     ///
     /// The story: a member was missing while an operator discarded what it held, and came back when the
     /// log was purged beyond that. A snapshot replaced the last copy of acknowledged writes without a
     /// word.
     fn refuse_contradiction(&self, entries: impl IntoIterator<Item = LogId>) -> Result<(), Status> {
         if let Some(applied) = self.engine.applied(GROUP) {
-            let contradicts = |id: &LogId| id.index <= applied.index && id.term > applied.term;
+            let contradicts = |id: &LogId| match id.index.cmp(&applied.index) {
+                Ordering::Less => id.term > applied.term,
+                Ordering::Equal => id.term != applied.term,
+                Ordering::Greater => id.term < applied.term,
+            };
             if let Some(id) = entries.into_iter().find(contradicts) {
                 let reason = format!(
                     "a leader sends a snapshot with entry {id} in its history, where this member has applied {applied}: what it \
@@ -111,10 +117,11 @@ impl SnapshotReceiver {
     /// Resumes a transfer, or begins it. Returns the last key that has arrived, empty if none has.
     /// `None`: this member already holds everything through the snapshot's last entry.
     pub(crate) async fn offset(&self, last: LogId) -> Result<Option<Bytes>, Status> {
+        // First: an entry of another history may look like an earlier one than what is applied.
+        self.refuse_contradiction([last])?;
         if self.already_held(last).await? {
             return Ok(None);
         }
-        self.refuse_contradiction([last])?;
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
@@ -181,11 +188,11 @@ impl SnapshotReceiver {
         machine: Bytes,
     ) -> Result<Option<Snapshot>, Status> {
         let mut slot = self.partial.lock().await;
+        self.refuse_contradiction([last])?;
         if self.already_held(last).await? {
             *slot = None;
             return Ok(None);
         }
-        self.refuse_contradiction([last])?;
         match slot.take() {
             Some(partial) if partial.last_log_id == last && partial.last_key == last_key => {
                 // Report missing space here: during the install it would end replication.

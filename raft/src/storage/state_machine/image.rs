@@ -2,28 +2,17 @@
 //! it.
 
 use super::identities::{BootEpochsImage, RemovedImage};
+use super::recoveries::{RecoveryRecords, UnsafeRecoveries};
 use super::sessions::Sessions;
 use crate::core::boot::Boot;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::{StoredMembership, engine_log_id};
-use crate::core::version::RELEASE_BYTES_MAX;
+use crate::core::version::{Feature, RELEASE_BYTES_MAX};
 use crate::core::{codec, convert, proto, repeated};
 use cairn_engine::{BootEpoch, LogId, MachineImage, Mode};
 use prost::Message;
 use std::sync::Arc;
-
-/// How many unsafe recoveries there were, each of which discarded what no member held any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnsafeRecoveries {
-    /// Their number.
-    pub count: u64,
-    /// The index of the latest record. Versions up to this one may belong to a history that lacks
-    /// acknowledged writes.
-    pub last_index: u64,
-    /// The term of the latest record.
-    pub last_term: u64,
-}
 
 /// Membership, sessions and boot epochs after some entry. A copy is O(1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +20,7 @@ pub(crate) struct Image {
     pub(crate) membership: Arc<StoredMembership>,
     pub(crate) sessions: Sessions,
     pub(crate) unsafe_recoveries: UnsafeRecoveries,
+    pub(crate) recovery_records: RecoveryRecords,
     pub(crate) removed: RemovedImage,
     /// The latest logged boot of each member. In the image because a snapshot may skip the
     /// entry.
@@ -61,6 +51,10 @@ impl Image {
                 last_index: message.last_unsafe_recovery_index,
                 last_term: message.last_unsafe_recovery_term,
             },
+            recovery_records: RecoveryRecords::from_proto(
+                message.unsafe_recovery_records,
+                message.last_of_earlier_terms,
+            )?,
             removed: Arc::new(message.removed.into_iter().map(NodeId::from_u64).collect()),
             boot_epochs: Arc::new(
                 message.boot_epochs.into_iter().map(boot_from_proto).collect::<Result<_, _>>()?,
@@ -78,14 +72,16 @@ impl Image {
 }
 
 impl Image {
-    /// Some entries of the history that led to it. A term begins with a blank entry, so the entry before
-    /// the record of an unsafe recovery is of its term, too.
-    pub(crate) fn known_entries(&self) -> impl Iterator<Item = LogId> + use<> {
-        let UnsafeRecoveries { last_term: term, last_index, .. } = self.unsafe_recoveries;
-        let recorded =
-            [last_index.saturating_sub(1), last_index].map(|index| LogId { term, index });
+    /// Whether it names unsafe recoveries one by one: so that equal states have equal bytes, every member has
+    /// to do so from the same entry on.
+    pub(crate) fn lists_recoveries(&self) -> bool {
+        Feature::UnsafeRecoveryRecords.is_used(self.version)
+    }
+
+    /// Some entries of the history that led to it.
+    pub(crate) fn known_entries(&self) -> impl Iterator<Item = LogId> {
         let membership = self.membership.log_id().as_ref().map(engine_log_id);
-        recorded.into_iter().chain(membership)
+        self.recovery_records.entries(self.unsafe_recoveries).chain(membership)
     }
 }
 
@@ -94,13 +90,14 @@ impl Image {
 const ELEMENTS_PER_BYTE: usize = 8;
 const ELEMENT_BYTES: usize = 1 << 20;
 
-/// Upper bounds: for a boot or a removed identity, and for a membership.
+/// Upper bounds: for a boot, a removed identity or a record of an unsafe recovery, and for a membership.
 const ITEM_BYTES: u64 = 64 + RELEASE_BYTES_MAX as u64;
 const MEMBERSHIP_BYTES: u64 = 16 << 10;
 
 impl MachineImage for Image {
     fn encode(&self) -> Vec<u8> {
         let (evicted_through, sessions) = self.sessions.to_proto();
+        let (unsafe_recovery_records, last_of_earlier_terms) = self.recovery_records.to_proto();
         let message = proto::MachineImage {
             membership_log_id: self.membership.log_id().as_ref().map(convert::log_id_to_proto),
             membership: Some(convert::membership_to_proto(self.membership.membership())),
@@ -109,6 +106,8 @@ impl MachineImage for Image {
             unsafe_recoveries: self.unsafe_recoveries.count,
             last_unsafe_recovery_index: self.unsafe_recoveries.last_index,
             last_unsafe_recovery_term: self.unsafe_recoveries.last_term,
+            unsafe_recovery_records,
+            last_of_earlier_terms,
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
             boot_epochs: self.boot_epochs.iter().map(boot_to_proto).collect(),
             mode: self.mode.map_or(0, codec::mode_to_number),
@@ -119,8 +118,8 @@ impl MachineImage for Image {
     }
 
     fn encoded_bytes(&self) -> u64 {
-        let fixed = (self.removed.len() + self.boot_epochs.len()) as u64;
-        self.sessions.bytes() + fixed * ITEM_BYTES + MEMBERSHIP_BYTES
+        let items = self.removed.len() + self.boot_epochs.len() + self.recovery_records.count();
+        self.sessions.bytes() + items as u64 * ITEM_BYTES + MEMBERSHIP_BYTES
     }
 }
 
@@ -180,6 +179,11 @@ mod tests {
             unsafe_recoveries: 1,
             last_unsafe_recovery_index: 3,
             last_unsafe_recovery_term: 2,
+            unsafe_recovery_records: vec![proto::UnsafeRecoveryRecord {
+                recorded: Some(proto::LogId { term: 2, index: 3 }),
+                kept: Some(proto::LogId { term: 1, index: 1 }),
+            }],
+            last_of_earlier_terms: Some(proto::LogId { term: 1, index: 1 }),
             removed: vec![5, 6],
             boot_epochs: vec![proto::MemberEpoch {
                 node_id,
@@ -206,5 +210,32 @@ mod tests {
             let rest = again.len().saturating_sub(membership.encoded_len()) as u64;
             assert!(rest <= image.encoded_bytes());
         });
+    }
+
+    /// A release that kept no list of the unsafe recoveries wrote it.
+    #[test]
+    fn an_image_of_an_earlier_release_decodes_to_what_it_had_and_is_written_as_it_was() {
+        let earlier = proto::MachineImage {
+            unsafe_recovery_records: Vec::new(),
+            last_of_earlier_terms: None,
+            ..example()
+        };
+        let image = Image::decode(&earlier.encode_to_vec()).unwrap();
+        assert_eq!(
+            image.unsafe_recoveries,
+            UnsafeRecoveries { count: 1, last_index: 3, last_term: 2 }
+        );
+        let id = |index| LogId { term: 2, index };
+        let known: Vec<LogId> = image.known_entries().collect();
+        assert_eq!(known, [id(2), id(3), id(4)]);
+        assert_eq!(image.encode(), earlier.encode_to_vec());
+    }
+
+    #[test]
+    fn an_image_names_the_beginning_of_the_term_of_an_unsafe_recovery() {
+        let image = Image::decode(&example().encode_to_vec()).unwrap();
+        let known: Vec<LogId> = image.known_entries().collect();
+        assert!(known.contains(&LogId { term: 1, index: 1 }), "{known:?}");
+        assert!(known.contains(&LogId { term: 2, index: 2 }), "{known:?}");
     }
 }

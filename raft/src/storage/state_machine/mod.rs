@@ -7,11 +7,12 @@
 mod apply;
 pub(crate) mod identities;
 pub(crate) mod image;
+pub(crate) mod recoveries;
 pub(crate) mod sessions;
 mod snapshot;
 
 pub(crate) use image::Image;
-pub use image::UnsafeRecoveries;
+pub use recoveries::UnsafeRecoveries;
 pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
 pub use snapshot::{Item, KeyRange, StateReader};
 
@@ -68,9 +69,10 @@ impl StateMachine {
     }
 
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
-        let mut batch = ApplyBatch::new(&self.engine, self.image.clone(), entries.len());
+        let applied = self.engine.applied(GROUP);
+        let mut batch = ApplyBatch::new(&self.engine, self.image.clone(), applied, entries.len());
         let mut answers = Vec::with_capacity(entries.len());
-        let mut due = self.engine.applied(GROUP).map(|applied| applied.index + 1);
+        let mut due = applied.map(|applied| applied.index + 1);
         for (entry, responder) in entries {
             let id = entry.log_id;
             if due.is_some_and(|due| due != id.index())

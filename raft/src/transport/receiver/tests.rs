@@ -143,46 +143,105 @@ async fn a_late_piece_of_an_earlier_attempt_leaves_no_hole() {
     assert_eq!(rest, ("c".into(), vec![]));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_whose_history_lacks_what_is_applied_is_refused_for_good() {
-    let applied = LogId { term: 2, index: 5 };
+/// What is applied where [`refused`] offers a snapshot.
+const APPLIED: LogId = LogId { term: 2, index: 5 };
+
+/// Why a snapshot through entry 9-50 is refused that has a key of this version, and this image; `None` if
+/// it is taken.
+async fn refused(version: LogId, image: &Image) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(&folder).await;
+    let installer = engine.begin_install(GROUP).await.unwrap();
+    installer.finish(APPLIED, Arc::new(Image::default())).await.unwrap();
+    let receiver = SnapshotReceiver::new(engine);
     let last = LogId { term: 9, index: 50 };
-    let meta = || SnapshotMeta {
+    let meta = SnapshotMeta {
         last_log_id: Some(crate::core::types::raft_log_id(last)),
         ..SnapshotMeta::default()
     };
+    let LogId { term, index } = version;
+    let key = proto::SnapshotItem { term, index, ..item("a", vec![1; 100]) };
+    let received = async {
+        assert_eq!(receiver.offset(last).await?, Some(Bytes::new()));
+        receiver.chunk(last, Bytes::new(), vec![key]).await?;
+        receiver.finish(last, meta, "a".into(), image.encode().into()).await
+    };
+    let refused = match received.await {
+        Ok(taken) => {
+            assert!(taken.is_some(), "it is not applied yet");
+            return None;
+        }
+        Err(refused) => refused,
+    };
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(!receiver.receives(), "its space is free again");
+    assert!(receiver.offset(LogId { term: 9, index: 60 }).await.is_err(), "another one");
+    Some(refused.message().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_whose_history_lacks_what_is_applied_is_refused_for_good() {
     // (the version of the key that comes, where an unsafe recovery of term 9 is recorded, what is refused)
     let histories = [
         (LogId { term: 2, index: 5 }, 7, None),
         (LogId { term: 1, index: 4 }, 6, Some("entry 9-5 ")),
         (LogId { term: 9, index: 4 }, 50, Some("entry 9-4 ")),
+        (LogId { term: 1, index: 5 }, 50, Some("entry 1-5 ")),
+        (LogId { term: 1, index: 9 }, 50, Some("entry 1-9 ")),
     ];
-    for (version, recorded, refused) in histories {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = engine(&folder).await;
-        let installer = engine.begin_install(GROUP).await.unwrap();
-        installer.finish(applied, Arc::new(Image::default())).await.unwrap();
-        let receiver = SnapshotReceiver::new(engine);
-        let unsafe_recoveries =
-            UnsafeRecoveries { count: 1, last_index: recorded, last_term: last.term };
+    for (version, recorded, named) in histories {
+        let unsafe_recoveries = UnsafeRecoveries { count: 1, last_index: recorded, last_term: 9 };
         let image = Image { unsafe_recoveries, ..Image::default() };
-        let LogId { term, index } = version;
-        let key = proto::SnapshotItem { term, index, ..item("a", vec![1; 100]) };
-        let received = async {
-            assert_eq!(receiver.offset(last).await?, Some(Bytes::new()));
-            receiver.chunk(last, Bytes::new(), vec![key]).await?;
-            receiver.finish(last, meta(), "a".into(), image.encode().into()).await
-        };
-        let Some(named) = refused else {
-            assert!(received.await.unwrap().is_some(), "it has what is applied");
-            continue;
-        };
-        let refused = received.await.err().expect("it lacks what is applied");
-        assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
-        assert!(refused.message().contains(named), "{refused}");
-        assert!(!receiver.receives(), "its space is free again");
-        assert!(receiver.offset(LogId { term: 9, index: 60 }).await.is_err(), "another one");
+        let refused = refused(version, &image).await;
+        assert_eq!(refused.is_some(), named.is_some(), "{version}: {refused:?}");
+        assert!(refused.is_none_or(|reason| reason.contains(named.unwrap())), "{version}");
     }
+}
+
+/// The story: a member was missing for two unsafe recoveries. The image named only the second one, which came
+/// far behind all that the member had; so did the first one, behind the boots that its leader logged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_refused_by_each_unsafe_recovery_since_a_member_was_there() {
+    let id = |term, index| LogId { term, index };
+    let (discarded, later) = ((id(2, 4), id(5, 9)), (id(6, 30), id(8, 32)));
+    // (what each unsafe recovery kept, and its record; what is refused)
+    let histories = [
+        (vec![discarded], Some("entry 5-5 ")),
+        (vec![discarded, later], Some("entry 5-5 ")),
+        (vec![(id(1, 7), id(5, 9)), later], Some("entry 1-7 ")),
+        (vec![(id(2, 5), id(5, 9)), later], None),
+        (vec![later], None),
+    ];
+    for (recoveries, named) in histories {
+        let mut image = Image::default();
+        for (kept, recorded) in &recoveries {
+            let first = LogId { term: recorded.term, index: kept.index + 1 };
+            image.recovery_records.applies(Some(*kept), first);
+            image.recovery_records.add(image.unsafe_recoveries, *recorded);
+            image.unsafe_recoveries = UnsafeRecoveries {
+                count: image.unsafe_recoveries.count + 1,
+                last_index: recorded.index,
+                last_term: recorded.term,
+            };
+        }
+        let refused = refused(APPLIED, &image).await;
+        assert_eq!(refused.is_some(), named.is_some(), "{recoveries:?}: {refused:?}");
+        assert!(refused.is_none_or(|reason| reason.contains(named.unwrap())), "{recoveries:?}");
+    }
+}
+
+/// By its term the last entry of another history may come before what is applied, and is not held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_ends_behind_what_is_applied_in_an_earlier_term_is_not_taken_for_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(&folder).await;
+    let installer = engine.begin_install(GROUP).await.unwrap();
+    installer.finish(APPLIED, Arc::new(Image::default())).await.unwrap();
+    let receiver = SnapshotReceiver::new(engine);
+    assert_eq!(receiver.offset(LogId { term: 1, index: 4 }).await.unwrap(), None, "held");
+    let refused = receiver.offset(LogId { term: 1, index: 50 }).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(refused.message().contains("entry 1-50 "), "{refused}");
 }
 
 /// The story: a member said that it held a snapshot's last entry, whose write was under way. A

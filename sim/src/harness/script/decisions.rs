@@ -3,7 +3,7 @@
 
 use super::loss::{CONTRADICTED, DISCARDED};
 use super::stage::{Played, Stage};
-use super::{Scenario, UNSYNCED_LOST, three, three_or_five};
+use super::{Scenario, UNSYNCED_LOST, five, three, three_or_five};
 use crate::harness::crash_image;
 use crate::harness::finale::{STOPPED, UNSAFE_RECOVERY};
 use crate::harness::plan::Plan;
@@ -18,14 +18,12 @@ const REPLACED: &str = "an empty disk replaces its disk";
 const PARTED: Duration = Duration::from_millis(300);
 const UNCOMMITTED_EPOCH: &str = "the record of its boot epoch is in its log, not committed";
 
-const MISSING_MEMBER: &[&str] = &[
-    UNSYNCED_LOST,
-    UNSAFE_RECOVERY,
-    "a missing member holds what was discarded",
-    CONTRADICTED,
-    "it serves no read",
-    REPLACED,
-];
+const HOLDS_DISCARDED: &str = "a missing member holds what was discarded";
+const SERVES_NO_READ: &str = "it serves no read";
+const COUNTED_TWICE: &str = "two unsafe recoveries are counted";
+
+const MISSING_MEMBER: &[&str] =
+    &[UNSYNCED_LOST, UNSAFE_RECOVERY, HOLDS_DISCARDED, CONTRADICTED, SERVES_NO_READ, REPLACED];
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario!("nats-total-cut-inside-the-window", three_or_five, total_cut)
@@ -48,6 +46,22 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     .seeds(16)
     .may_stop()
     .reaches(MISSING_MEMBER),
+    scenario!(
+        "discarded-twice-while-a-member-was-missing",
+        |seed| Plan { log_retain_entries: 10, ..five(seed) },
+        missing_for_two
+    )
+    .seeds(16)
+    .may_stop()
+    .reaches(&[
+        UNSYNCED_LOST,
+        UNSAFE_RECOVERY,
+        COUNTED_TWICE,
+        HOLDS_DISCARDED,
+        CONTRADICTED,
+        SERVES_NO_READ,
+        REPLACED,
+    ]),
     scenario!("longest-log-out-of-the-operators-sight", three, longest_out_of_sight)
         .seeds(12)
         .may_stop()
@@ -134,10 +148,21 @@ async fn missing_and_behind(mut stage: Stage) -> Played {
     recover_without(stage, missing, Meanwhile::Purged).await
 }
 
+/// The same, and the others lose power at once a second time before their logs begin behind that. The record
+/// of the second unsafe recovery comes far behind what the old leader holds.
+async fn missing_for_two(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.pass(1_000, 3_000).await;
+    stage.acknowledged(1).await?;
+    let missing = stage.leader().await?;
+    recover_without(stage, missing, Meanwhile::RecoveredAgainAndPurged).await
+}
+
 /// What the others do before the missing member is back.
 enum Meanwhile {
     Nothing,
     Purged,
+    RecoveredAgainAndPurged,
 }
 
 /// All machines lose power at once, under load. The operator reaches all members but the one with
@@ -192,7 +217,10 @@ async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile)
     let back =
         || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
     stage.until("members that an operator brought back", back).await?;
-    if matches!(meanwhile, Meanwhile::Purged) {
+    if matches!(meanwhile, Meanwhile::RecoveredAgainAndPurged) {
+        recover_again(&mut stage, &others).await?;
+    }
+    if !matches!(meanwhile, Meanwhile::Nothing) {
         // By index: a log that was not purged that far has later terms, too.
         let held = last.map(|id| id.index);
         let is_purged = |stage: &Stage| {
@@ -212,7 +240,7 @@ async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile)
     let held = applied(&stage);
     stage.pass(2_000, 4_000).await;
     if held > end {
-        stage.reached("a missing member holds what was discarded");
+        stage.reached(HOLDS_DISCARDED);
         let now = applied(&stage);
         if now.map(|id| id.term) != held.map(|id| id.term) || stage.leads(&[missing]).is_some() {
             let detail = format!("member {missing} had applied {held:?}, and now {now:?}");
@@ -227,7 +255,7 @@ async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile)
                 let detail = format!("member {missing} had applied {held:?} behind {end:?}");
                 stage.cluster.violation(Violation::new("what was discarded is not read", detail));
             }
-            stage.reached_if(read.is_err(), "it serves no read");
+            stage.reached_if(read.is_err(), SERVES_NO_READ);
         }
         stage.lose_disk(missing).await?;
         stage.start(&[missing]).await;
@@ -235,6 +263,30 @@ async fn recover_without(mut stage: Stage, missing: usize, meanwhile: Meanwhile)
         stage.until("a new identity that votes", votes).await?;
         stage.reached(REPLACED);
     }
+    Ok(())
+}
+
+/// These members lose power at once, when all of them acknowledge before they sync, and an operator decides.
+async fn recover_again(stage: &mut Stage, members: &[usize]) -> Played {
+    for _ in 0..20 {
+        stage.bulk().await?;
+        if members.iter().all(|member| stage.has_unsynced_acks(*member)) {
+            break;
+        }
+    }
+    stage.cut_together(members);
+    stage.start(members).await;
+    for member in members {
+        stage.recovering(*member).await?;
+    }
+    stage.decide(members).await?;
+    let counted = |member: &usize| {
+        let node = stage.node(*member).filter(|node| node.replica().holds_all());
+        node.is_some_and(|node| node.replica().unsafe_recoveries().count > 1)
+    };
+    let back = || stage.leads(members).is_some() && members.iter().all(counted);
+    stage.until("members that an operator brought back again", back).await?;
+    stage.reached(COUNTED_TWICE);
     Ok(())
 }
 

@@ -4,7 +4,8 @@
 //! reaches the engine at once; all operations of a command see the state before the command.
 
 use super::identities::{add_dropped, behind, log_boot};
-use super::image::{Image, UnsafeRecoveries};
+use super::image::Image;
+use super::recoveries::UnsafeRecoveries;
 use super::sessions::SessionCheck;
 use crate::core::codec::{LogRecord, StoredCommand, StoredKind};
 use crate::core::command::{OperationResult, Version, WriteOutcome};
@@ -34,15 +35,24 @@ pub(super) struct ApplyBatch<'k, K> {
     /// What earlier entries of the batch did to keys.
     changed: HashMap<Bytes, Option<Version>>,
     image: Image,
+    /// The last applied entry.
+    applied: Option<LogId>,
     transitions: Vec<Transition>,
 }
 
 impl<'k, K: Keys> ApplyBatch<'k, K> {
-    pub(super) fn new(keys: &'k K, image: Image, capacity: usize) -> ApplyBatch<'k, K> {
+    /// `image` is the state after the entry `applied`.
+    pub(super) fn new(
+        keys: &'k K,
+        image: Image,
+        applied: Option<LogId>,
+        capacity: usize,
+    ) -> ApplyBatch<'k, K> {
         ApplyBatch {
             keys,
             changed: HashMap::with_capacity(capacity),
             image,
+            applied,
             transitions: Vec::with_capacity(capacity),
         }
     }
@@ -55,6 +65,10 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
     /// Applies the next entry.
     pub(super) fn apply(&mut self, entry: Entry) -> Result<Answer, Malformed> {
         let id = engine_log_id(&entry.log_id);
+        if self.image.lists_recoveries() {
+            self.image.recovery_records.applies(self.applied, id);
+        }
+        self.applied = Some(id);
         let (changes, answer) = match LogRecord::of(entry.payload)? {
             LogRecord::Command(command) => self.command(id, command),
             record => {
@@ -82,10 +96,13 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             LogRecord::UnsafeRecovery(_) => {
                 // An unsafe recovery elects a leader for one term; each member that used the grant
                 // may ask for a record.
-                let UnsafeRecoveries { count, last_term, .. } = image.unsafe_recoveries;
-                if id.term != last_term {
+                let known = image.unsafe_recoveries;
+                if id.term != known.last_term {
+                    if image.lists_recoveries() {
+                        image.recovery_records.add(known, id);
+                    }
                     image.unsafe_recoveries = UnsafeRecoveries {
-                        count: count + 1,
+                        count: known.count + 1,
                         last_index: id.index,
                         last_term: id.term,
                     };

@@ -42,7 +42,7 @@ impl Model {
                 _ => vec![],
             })
             .collect();
-        let mut batch = ApplyBatch::new(&self.keys, self.image.clone(), entries.len());
+        let mut batch = ApplyBatch::new(&self.keys, self.image.clone(), None, entries.len());
         let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
         let (transitions, image) = batch.finish();
         self.image = image;
@@ -233,7 +233,7 @@ fn an_expired_session_changes_nothing() {
 fn after(mut image: Image, payloads: impl IntoIterator<Item = Payload>) -> Image {
     let keys = BTreeMap::<Bytes, (Version, Bytes)>::new();
     for payload in payloads {
-        let mut batch = ApplyBatch::new(&keys, image, 1);
+        let mut batch = ApplyBatch::new(&keys, image, None, 1);
         let id = raft_log_id(LogId { term: 1, index: 1 });
         batch.apply(Entry::new(id, payload)).unwrap();
         image = batch.finish().1;
@@ -277,6 +277,54 @@ fn the_clusters_version_rises_to_what_every_member_speaks_by_the_log_and_never_f
     // A member whose version is not logged joins in between.
     let image = after(risen, [boots(1, 3, 3), boots(2, 3, 3), members(&[1, 2, 3, 4]), version(3)]);
     assert_eq!(image.version, 2);
+}
+
+/// The image after these entries, so many in a batch.
+fn after_entries(mut image: Image, entries: &[(LogId, Payload)], size: usize) -> Image {
+    let keys = BTreeMap::<Bytes, (Version, Bytes)>::new();
+    let mut before = None;
+    for entries in entries.chunks(size) {
+        let mut batch = ApplyBatch::new(&keys, image, before, entries.len());
+        for (id, payload) in entries {
+            batch.apply(Entry::new(raft_log_id(*id), payload.clone())).unwrap();
+            before = Some(*id);
+        }
+        image = batch.finish().1;
+    }
+    image
+}
+
+/// The story: the leader of an unsafe recovery logged a boot before the record, and another unsafe recovery
+/// followed. Nothing in the state showed a missing member that its last entry had been discarded.
+#[test]
+fn the_state_names_where_the_term_of_each_unsafe_recovery_began_from_version_2_on() {
+    let id = |term, index| LogId { term, index };
+    let recorded = || Payload::Normal(codec::encode_unsafe_recovery(member(1)));
+    let entries = [
+        (id(1, 1), Payload::Blank),
+        (id(2, 2), Payload::Blank),
+        (id(5, 3), Payload::Blank),
+        (id(5, 4), boots(1, 1, 2)),
+        (id(5, 5), recorded()),
+        // Another member that used the grant asked for it.
+        (id(5, 6), recorded()),
+        (id(6, 7), Payload::Blank),
+        (id(8, 8), Payload::Blank),
+        (id(8, 9), recorded()),
+    ];
+    let of_version = |version| Image { version, ..Image::default() };
+    let image = after_entries(of_version(2), &entries, 1);
+    assert_eq!(image.unsafe_recoveries.count, 2);
+    let known: Vec<LogId> = image.known_entries().collect();
+    for named in [id(2, 2), id(5, 3), id(5, 5), id(6, 7), id(8, 8), id(8, 9)] {
+        assert!(known.contains(&named), "{named} of {known:?}");
+    }
+    for size in 2..=entries.len() {
+        assert_eq!(after_entries(of_version(2), &entries, size), image, "batches of {size}");
+    }
+    let image = after_entries(of_version(1), &entries, 1);
+    assert_eq!(image.recovery_records, Default::default(), "what a member of version 1 has");
+    assert_eq!(image.known_entries().collect::<Vec<_>>(), [id(8, 8), id(8, 9)]);
 }
 
 fn any_command() -> impl Strategy<Value = Command> {
