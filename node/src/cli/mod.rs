@@ -27,6 +27,7 @@ mod json_lines;
 mod leader;
 mod list;
 mod logging;
+mod man;
 mod members;
 mod mode;
 mod output;
@@ -132,6 +133,8 @@ enum Command {
     Config(config::ConfigArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Write the manual into a folder: one page for each command
+    Man(man::ManArgs),
 }
 
 /// Longest wait at exit for calls that run on threads.
@@ -238,6 +241,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Certs(args) => certs::run(&args, output),
         Command::Config(args) => config::run(args, output).await,
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args, output),
     }
 }
 
