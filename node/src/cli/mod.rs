@@ -38,6 +38,7 @@ mod scrub;
 mod senders;
 mod serve;
 mod server_options;
+mod service_manager;
 mod signals;
 mod status;
 mod unsafe_recovery;

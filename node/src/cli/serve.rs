@@ -6,6 +6,7 @@ use super::logging::{self, SetLevel};
 use super::output::Output;
 use super::reload::Reload;
 use super::server_options::ServerOptions;
+use super::service_manager::ServiceManager;
 use anyhow::Context;
 use cairn_engine::Engine;
 use cairn_engine::io::FileDirectory;
@@ -53,7 +54,14 @@ pub(crate) async fn run(args: ServeArgs, output: &Output) -> anyhow::Result<Exit
         Err(_) => LogConfig { json, level: String::new() },
     };
     let set_level = logging::start(&log)?;
-    serve(args, read?, set_level, hangups?).await
+    let manager = ServiceManager::of_environment();
+    let served = serve(args, read?, set_level, hangups?, &manager);
+    tokio::select! {
+        biased;
+        ended = served => ended,
+        // Beside all of it, also while the node stops.
+        () = manager.keep_alive() => Ok(Exit::Done),
+    }
 }
 
 /// Says why a server ends, in the form of its log.
@@ -70,6 +78,7 @@ async fn serve(
     layers: Layers,
     set_level: SetLevel,
     hangups: Signal,
+    manager: &ServiceManager,
 ) -> anyhow::Result<Exit> {
     // Heard from now on, also by a process that no signal ends by itself: the first one of a container.
     let mut asked = pin!(asked_to_stop(args.stop_with_stdin));
@@ -99,6 +108,7 @@ async fn serve(
         biased;
         asked = &mut asked => {
             info!(reason = %asked?, "stopping before the start completed");
+            manager.stopping();
             return Ok(Exit::Done);
         }
         node = Node::start(config, environment) => node?,
@@ -106,6 +116,7 @@ async fn serve(
     if let Some(sentence) = other_size(&layers, &node)? {
         warn!("{sentence}");
     }
+    manager.serving();
     tokio::select! {
         biased;
         () = reload.run(&node) => Ok(Exit::Done),
@@ -122,6 +133,7 @@ async fn serve(
         }
         asked = asked => {
             info!(reason = %asked?, "stopping");
+            manager.stopping();
             node.shutdown().await?;
             Ok(Exit::Done)
         }
@@ -129,6 +141,7 @@ async fn serve(
             warn!("the damaged data directory can be read again, and nothing of it was overwritten: the node starts again with \
                    all of it");
             node.shutdown().await?;
+            manager.starting_again();
             Err(begin_anew())
         }
     }

@@ -37,6 +37,7 @@ mod new_disk;
 mod outage;
 mod readers;
 mod reload;
+mod service_manager;
 mod streams;
 mod support;
 mod tls;
