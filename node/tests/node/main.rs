@@ -35,6 +35,7 @@ mod membership;
 mod metrics;
 mod new_disk;
 mod outage;
+mod packages;
 mod readers;
 mod reload;
 mod service_manager;
