@@ -4,7 +4,7 @@
 //! certificate is signed by a CA of the CA file, is valid now, and has a name. What replaces it has
 //! passed them too, and has the same name. Files that do not pass change nothing.
 
-use crate::expiry::end_of_validity;
+use crate::expiry::{Ends, Left, end_of_validity, last_end};
 use crate::name::CertificateName;
 use crate::refusal::Refusal;
 use crate::regular_file::read_file;
@@ -94,12 +94,13 @@ pub(crate) struct Pair {
     certified: Arc<SingleCertAndKey>,
     provider: Arc<CryptoProvider>,
     chain: Vec<CertificateDer<'static>>,
+    /// The certificates of `roots`.
+    authorities: Vec<CertificateDer<'static>>,
     pub(crate) peers: Arc<ServerConfig>,
     pub(crate) clients: Arc<ServerConfig>,
     pub(crate) http: Arc<ServerConfig>,
-    /// When the own chain ends, since the epoch; `None`: never. Found with the first look at the files
-    /// after they were read.
-    ends: OnceLock<Option<Duration>>,
+    /// Found with the first look at the files after they were read.
+    ends: OnceLock<Ends>,
 }
 
 impl Tls {
@@ -133,7 +134,21 @@ impl Tls {
     /// When the first certificate of the own chain ends, since the epoch. `None`: it has no end, or nobody
     /// has looked at the files again since they were read.
     pub fn ends(&self) -> Option<Duration> {
-        self.pair().ends.get().copied().flatten()
+        self.known_ends().chain
+    }
+
+    /// The same of the CA that signed the own chain; of several with one key, the last.
+    pub fn ca_ends(&self) -> Option<Duration> {
+        self.known_ends().ca
+    }
+
+    /// How much longer they are valid, by the clock of this machine.
+    pub fn left(&self) -> Left {
+        self.known_ends().left(unix_now())
+    }
+
+    fn known_ends(&self) -> Ends {
+        self.pair().ends.get().copied().unwrap_or_default()
     }
 
     pub(crate) fn pair(&self) -> Arc<Pair> {
@@ -213,8 +228,11 @@ impl Shared {
     fn note_end(&self, watched: &mut Watched) {
         let pair = Arc::clone(&self.current.read());
         pair.ends.get_or_init(|| {
+            let now = unix_now();
             let valid = |at| pair.check(&self.name, UnixTime::since_unix_epoch(at)).is_ok();
-            end_of_validity(unix_now(), valid)
+            let signs = |ca: &&CertificateDer<'static>| pair.is_signed_by(ca, now);
+            let ca = last_end(pair.authorities.iter().filter(signs));
+            Ends { chain: end_of_validity(now, valid), ca }
         });
         let due = watched.ends_soon_logged.is_none_or(|at| at.elapsed() >= ENDS_SOON_INTERVAL);
         let then = UnixTime::since_unix_epoch(unix_now() + ENDS_SOON);
@@ -284,8 +302,9 @@ impl Contents {
         let in_certificate = |reason: String| unusable(&files.certificate, reason);
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&files.ca, &self.ca)? {
-            let added = roots.add(certificate);
+        let authorities = certificates(&files.ca, &self.ca)?;
+        for certificate in &authorities {
+            let added = roots.add(certificate.clone());
             added.map_err(|error| unusable(&files.ca, format!("not a CA: {error}")))?;
         }
         let roots = Arc::new(roots);
@@ -320,6 +339,7 @@ impl Contents {
             certified,
             provider,
             chain,
+            authorities,
             ends: OnceLock::new(),
         };
         let checked = pair.check(&name, UnixTime::since_unix_epoch(unix_now()));
@@ -408,6 +428,18 @@ impl Pair {
         config.alpn_protocols = vec![H2.to_vec()];
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
+    }
+
+    /// Whether the own chain leads to this CA.
+    fn is_signed_by(&self, ca: &CertificateDer<'static>, now: Duration) -> bool {
+        let Some((own, intermediates)) = self.chain.split_first() else { return false };
+        let mut roots = RootCertStore::empty();
+        if roots.add(ca.clone()).is_err() {
+            return false;
+        }
+        let now = UnixTime::since_unix_epoch(now);
+        client_chain(&self.provider, &Arc::new(roots), true)
+            .is_ok_and(|chain| chain.verify_client_cert(own, intermediates, now).is_ok())
     }
 
     /// Checks the own certificate as the others will at `now`.

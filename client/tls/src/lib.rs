@@ -2,7 +2,7 @@
 //! socket, below whatever protocol runs there.
 //!
 //! ```text
-//!  expiry.rs   when the own certificates end
+//!  expiry.rs   when the own certificates end, and their CA
 //!  files.rs    CA, certificate and key of this process, read again when they change
 //!  accept.rs   an accepted socket -> a stream and the name of who connected
 //!  connect.rs  a connected socket -> a stream to the member that was meant
@@ -37,6 +37,7 @@ mod verify;
 
 pub use accept::{HANDSHAKE_TIMEOUT, Port};
 pub use connect::{Connector, Expected, connect};
+pub use expiry::Left;
 pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
 pub use name::{CertificateName, Holder, NameError};
 pub use refusal::{Cause, Refusal};

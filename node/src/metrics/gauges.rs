@@ -214,9 +214,14 @@ impl NodeGauges {
         let most: Vec<_> = ports.iter().map(|(port, _, most)| (*port, *most)).collect();
         let help = "Most connections that may be open, by port";
         out.gauges(("connections_limit", None), help, "port", &most)?;
-        let Some(ends) = self.tls.as_ref().and_then(Tls::ends) else { return Ok(()) };
-        let help = "When the first certificate of this node's chain ends, since the epoch";
-        out.seconds("certificate_expiry_timestamp", help, ends)
+        let Some(tls) = &self.tls else { return Ok(()) };
+        if let Some(ends) = tls.ends() {
+            let help = "When the first certificate of this node's chain ends, since the epoch";
+            out.seconds("certificate_expiry_timestamp", help, ends)?;
+        }
+        let Some(ends) = tls.ca_ends() else { return Ok(()) };
+        let help = "When the CA ends that signed this node's certificate, since the epoch";
+        out.seconds("ca_expiry_timestamp", help, ends)
     }
 
     /// What is bounded by a budget of its own: requests (further streams, messages that arrive, calls under

@@ -75,6 +75,35 @@ fn the_end_of_the_own_certificate_is_known_once_the_files_were_looked_at() {
     assert_eq!(tls.ends(), Some(until + Duration::from_secs(1)));
 }
 
+fn ending(until: Duration) -> Validity {
+    let until = SystemTime::UNIX_EPOCH + until;
+    Validity { from: until - Duration::from_secs(20 * 24 * 3600), until }
+}
+
+#[test]
+fn the_end_of_the_ca_is_that_of_the_one_that_signed_even_if_it_is_past() {
+    let (now, day) = (SystemTime::UNIX_EPOCH.elapsed().unwrap(), Duration::from_secs(24 * 3600));
+    let now = Duration::from_secs(now.as_secs());
+    let create = |until| Authority::create("blue", ending(until)).unwrap();
+    let (_, ending_first) = create(now + day);
+    for until in [now + 5 * day, now - day] {
+        let (authority, ca) = create(until);
+        let own = authority.issue(&member(1), &[], Validity::days(10)).unwrap();
+        let process =
+            Process::new(&format!("{}{}", ending_first.certificate, ca.certificate), &own);
+        let tls = process.load().unwrap();
+        assert_eq!((tls.ca_ends(), tls.left().ca), (None, None), "nobody has looked again");
+        tls.reload();
+        assert_eq!(tls.ca_ends(), Some(until + Duration::from_secs(1)));
+        assert!(tls.ends() > Some(now + 9 * day), "it is another end");
+        let left = tls.left();
+        assert!(left.certificate > Some(9 * day), "{left:?}");
+        let most = (until + Duration::from_secs(1)).saturating_sub(now);
+        assert!(left.ca.is_some_and(|left| left <= most), "{left:?}");
+        assert_eq!(left.ca == Some(Duration::ZERO), until < now, "{left:?}");
+    }
+}
+
 #[tokio::test]
 async fn changed_files_are_used_and_files_that_do_not_fit_change_nothing() {
     let (ca, next) = (Ca::of("blue"), Ca::of("blue"));

@@ -1,5 +1,6 @@
 //! A cluster with certificates forms and serves; what is not configured right does not start.
 
+use crate::alerts::WITH_CERTIFICATES;
 use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
 use crate::support::{Cluster, command, finish, run, value_of};
@@ -62,9 +63,10 @@ async fn a_cluster_with_certificates_forms_and_serves() {
     // With the first look at the files after the start.
     let ends = async || {
         let metrics = known.get(&http, "/metrics").await.ok()?;
-        metrics.contains("\ncairn_certificate_expiry_timestamp_seconds ").then_some(())
+        let served = |name: &str| metrics.contains(&format!("\n{name} "));
+        WITH_CERTIFICATES.into_iter().all(served).then_some(())
     };
-    cluster.until("the end of the certificate is known", ends).await;
+    cluster.until("the ends of the certificate and its CA are known", ends).await;
 }
 
 /// The story: a key was copied with the mode of any other file. Whoever had an account on that machine could
