@@ -42,6 +42,16 @@ pub(crate) fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S:
     to.serialize_u64(time.as_secs())
 }
 
+pub(crate) fn some_seconds<S: Serializer>(
+    time: &Option<Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => seconds(time, to),
+        None => to.serialize_none(),
+    }
+}
+
 pub(crate) fn millis<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }

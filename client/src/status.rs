@@ -98,6 +98,21 @@ pub struct NodeStatus {
     /// The node takes connections without certificates: whoever reaches its ports can read, write,
     /// and act as a member.
     pub insecure: bool,
+    /// How much longer the node's certificate is valid, with what lies between it and the CA; zero: no
+    /// longer. `None`: it has no end, or the node has none, has not looked yet, or its version does not
+    /// say.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "certificate_left_s", serialize_with = "json::some_seconds")
+    )]
+    pub certificate_left: Option<Duration>,
+    /// The same of the CA that signed it. Members and clients of Cairn do not check that, and other
+    /// programs do.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ca_left_s", serialize_with = "json::some_seconds")
+    )]
+    pub ca_left: Option<Duration>,
     /// What acknowledgements mean; `None` from a server whose cluster has no mode of its own.
     pub modes: Option<ModeStatus>,
     /// How much longer the node gives leadership away and does not campaign; `None`: it may lead.
@@ -329,6 +344,8 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
         insecure: status.insecure,
+        certificate_left: status.certificate_left_s.map(Duration::from_secs),
+        ca_left: status.ca_left_s.map(Duration::from_secs),
         modes: status.modes.map(mode_status),
         drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
         versions: status.versions.map(version_status),
@@ -452,6 +469,7 @@ mod tests {
             configurations: vec![proto::Configuration { voters: vec![1 << 48, (2 << 48) + 255] }],
             uptime_ms: 5000,
             drained_ms: 7,
+            certificate_left_s: Some(0),
             boot_epoch: 2,
             boot_nonce: u64::MAX,
             generation: 10,
@@ -464,7 +482,7 @@ mod tests {
         let expected = serde_json::json!({
             "node_id": "3.c", "role": "leader", "member_state": "unknown", "leader_id": "1.0",
             "leader": "c:1", "configurations": [["1.0", "2.ff"]], "uptime_ms": 5000, "drained_ms": 7,
-            "boot_epoch": 2, "generation": "0000000a", "version": 2, "cluster_version": 1,
+            "certificate_left_s": 0, "ca_left_s": null, "boot_epoch": 2, "generation": "0000000a", "version": 2, "cluster_version": 1,
             "modes": { "cluster": null, "own": "sync", "effective": "unknown" },
             "stopped_reason": null, "storage": null,
         });
@@ -499,6 +517,8 @@ mod tests {
             operator_calls: vec![proto::OperatorCall { ago_ms: 5, ..Default::default() }],
             modes: Some(proto::Modes { own: Mode::Sync.into(), ..Default::default() }),
             drained_ms: 5,
+            certificate_left_s: Some(5),
+            ca_left_s: Some(6),
             versions: Some(proto::Versions {
                 members: vec![proto::MemberVersion { version: 2, ..Default::default() }],
                 ..Default::default()
@@ -522,6 +542,9 @@ mod tests {
             assert_eq!(status.storage.is_some(), told.storage.is_some());
             assert_eq!(status.modes.is_some(), told.modes.is_some());
             assert_eq!(status.drained.is_some(), told.drained_ms > 0);
+            let left = |left: Option<Duration>| left.map(|left| left.as_secs());
+            assert_eq!(left(status.certificate_left), told.certificate_left_s);
+            assert_eq!(left(status.ca_left), told.ca_left_s);
             let members = |versions: VersionStatus| versions.members.len();
             let said = told.versions.map(|versions| versions.members.len());
             assert_eq!(status.versions.map(members), said);

@@ -622,6 +622,13 @@ pub struct StatusResponse {
     /// What is damaged in the data directory, while nothing of it is overwritten yet; empty: nothing.
     #[prost(string, tag = "62")]
     pub damage: ::prost::alloc::string::String,
+    /// How much longer the certificate of this node is valid, with what lies between it and the CA; 0: no
+    /// longer. Absent: it has no end, or this node has none, or has not looked yet.
+    #[prost(uint64, optional, tag = "65")]
+    pub certificate_left_s: ::core::option::Option<u64>,
+    /// The same of the CA that signed it. Members do not check that, and other programs do.
+    #[prost(uint64, optional, tag = "66")]
+    pub ca_left_s: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Configuration {

@@ -329,6 +329,7 @@ async fn assemble(
         access,
         budgets,
         metrics,
+        tls,
         stopping,
     };
     let service = KvService::new(&parts);
@@ -342,8 +343,8 @@ async fn assemble(
     backups.run(&parts, backup_status);
     let clients = serve_clients(clients, parts.clone(), service.clone(), handshaker);
     let clients = client_threads.handle().spawn(clients);
-    let Parts { config, durability, .. } = &parts;
-    match &tls {
+    let Parts { config, durability, tls, .. } = &parts;
+    match tls {
         Some(tls) => {
             info!(name = %tls.name(), "every connection needs a certificate of this cluster")
         }

@@ -10,7 +10,9 @@ use crate::readiness::readiness;
 use cairn_client::{Chosen, MemberState, proto};
 use cairn_engine::{LogId, Mode};
 use cairn_raft::{Modes, NodeId, Part, ReplicaStatus, Role, StopVerdict, Versions};
+use cairn_tls::Tls;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use tonic::Status;
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
@@ -51,6 +53,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         Part::Removed(reason) => (MemberState::Removed, Some(reason)),
     };
     let unsafe_recoveries = inner.replica.unsafe_recoveries();
+    let left = inner.tls.as_ref().map(Tls::left).unwrap_or_default();
+    let seconds = |left: Duration| left.as_secs();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -112,6 +116,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_unsafe_recovery_index: unsafe_recoveries.last_index,
         election_blocked: inner.election_blocked().unwrap_or_default(),
         insecure: inner.config.tls_files().is_none(),
+        certificate_left_s: left.certificate.map(seconds),
+        ca_left_s: left.ca.map(seconds),
         generation: inner.engine.generation(),
         operator_calls: inner.audit.latest().into_iter().map(operator_call).collect(),
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)

@@ -36,6 +36,7 @@ use crate::outage::ElectionBlockedState;
 use cairn_client::proto::{self, answer, call};
 use cairn_engine::Engine;
 use cairn_raft::Replica;
+use cairn_tls::Tls;
 use futures::future::Shared;
 use futures::{FutureExt, Stream};
 use parking_lot::RwLock;
@@ -69,6 +70,7 @@ struct Inner {
     /// Charges requests whose connection is not known.
     unknown: Accounts,
     metrics: Arc<Metrics>,
+    tls: Option<Tls>,
     /// How many may take the state at once.
     backups: Arc<Semaphore>,
     started: Instant,
@@ -102,6 +104,7 @@ pub(crate) struct Parts {
     pub(crate) access: AccessTable,
     pub(crate) budgets: Budgets,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) stopping: Stop,
 }
 
@@ -120,6 +123,7 @@ impl KvService {
             election_blocked_state: parts.election_blocked_state,
             access: parts.access,
             metrics: parts.metrics,
+            tls: parts.tls,
             backups: Arc::new(Semaphore::new(backup::STREAMS)),
             started: Instant::now(),
             stopping: parts.stopping,
