@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::health::{Answer, Kind, Report};
+use super::health::{Answer, Kind, Report, days};
 use super::output::{OfEndpoint, Output, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
@@ -90,6 +90,7 @@ fn as_text(Report { answers, findings }: &Report) -> String {
         "TERM",
         "APPLIED",
         "UP",
+        "CERT DAYS",
         "KEYS",
         "KEYS FREE",
         "LIVE",
@@ -150,6 +151,12 @@ fn keys_free(storage: &StorageStatus) -> String {
     percent.map_or_else(|| "?".into(), |percent| format!("{percent}%"))
 }
 
+/// For how many days the certificate, or its CA if that ends before, is valid.
+fn certificate_days(node: &NodeStatus) -> String {
+    let left = [node.certificate_left, node.ca_left].into_iter().flatten().min();
+    left.map_or_else(|| "-".into(), |left| days(left).to_string())
+}
+
 /// The mode, how it was chosen, and for mode `device` how its contract is known.
 fn mode(node: &NodeStatus) -> String {
     let words = |found: &DurabilityStatus| {
@@ -167,6 +174,7 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
         node.term.to_string(),
         node.applied_index.to_string(),
         humantime::format_duration(Duration::from_secs(node.uptime.as_secs())).to_string(),
+        certificate_days(node),
     ];
     if let Some(storage) = &node.storage {
         row.extend([
@@ -180,4 +188,26 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
         ]);
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_days_of_what_ends_first_and_of_nobody_who_does_not_say() {
+        let day = Duration::from_secs(24 * 3600);
+        let of = |certificate: Option<u32>, ca: Option<u32>| {
+            let mut node = NodeStatus::default();
+            (node.certificate_left, node.ca_left) =
+                (certificate.map(|days| days * day), ca.map(|days| days * day));
+            certificate_days(&node)
+        };
+        assert_eq!(of(Some(300), Some(3000)), "300");
+        assert_eq!(of(Some(300), Some(5)), "5");
+        assert_eq!(of(Some(0), None), "0");
+        assert_eq!(of(None, None), "-", "insecure, or an earlier version");
+        let report = Report { answers: Vec::new(), findings: Vec::new() };
+        assert!(as_text(&report).contains("  UP  CERT DAYS  KEYS  "), "{}", as_text(&report));
+    }
 }

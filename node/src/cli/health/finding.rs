@@ -1,8 +1,8 @@
 //! One thing that is not well in a cluster, by what its nodes answered.
 //!
 //! What holds here: each thing is one finding, with what to do. A finding is critical while clients are
-//! not served; a warning while they are, and somebody should act; a note if it is as an operator chose
-//! it, or nothing is left to do. The names of kinds and severities stay: scripts read them.
+//! not served, or if some will not be in a few days; a warning while they are, and somebody should act; a
+//! note if it is as an operator chose it, or nothing is left to do. The names of kinds and severities stay: scripts read them.
 
 use cairn_client::{Error, NodeStatus};
 use serde::Serialize;
@@ -47,6 +47,8 @@ pub(in crate::cli) enum Kind {
     SlowSync,
     StricterMode,
     ScrubPaused,
+    CertificateEnds,
+    CaEnds,
     VotersFailTogether,
     EvenVoters,
     MixedVersions,
@@ -108,6 +110,11 @@ impl Finding {
     /// The same, where it is as it should be.
     pub(super) fn noted(self) -> Finding {
         Finding { severity: Severity::Note, ..self }
+    }
+
+    /// The same, where it cannot wait.
+    pub(super) fn critical(self) -> Finding {
+        Finding { severity: Severity::Critical, ..self }
     }
 
     /// The finding as one sentence.

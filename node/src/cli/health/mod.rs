@@ -3,6 +3,7 @@
 //!
 //! What holds here: what is not well is decided in [`Report`] alone, which `cairn status` shows too.
 
+mod certificate_rules;
 mod cluster_rules;
 mod finding;
 mod member_rules;
@@ -14,6 +15,7 @@ use super::exit::Exit;
 use super::members::slot;
 use super::output::Output;
 use cairn_client::{Client, Error, Role};
+pub(super) use certificate_rules::days;
 use clap::Args;
 pub(super) use finding::{Answer, Kind};
 use finding::{Finding, Severity};
@@ -107,6 +109,7 @@ impl Report {
         });
         let mut findings = cluster_rules::findings(&answers);
         findings.extend(member_rules::findings(&answers, committed));
+        findings.extend(certificate_rules::findings(&answers));
         findings.sort_by_key(|finding| finding.severity);
         Report { answers, findings }
     }
@@ -143,7 +146,14 @@ impl Report {
     }
 
     fn as_json(&self) -> Value {
-        json!({ "well": self.is_well(), "findings": self.findings })
+        let (certificate, ca) = certificate_rules::shortest(&self.answers);
+        let seconds = |left: Option<Duration>| left.map(|left| left.as_secs());
+        json!({
+            "well": self.is_well(),
+            "certificate_left_s": seconds(certificate),
+            "ca_left_s": seconds(ca),
+            "findings": self.findings,
+        })
     }
 
     fn as_text(&self) -> String {
@@ -152,7 +162,11 @@ impl Report {
             let leader = nodes.clone().filter(|node| node.role == Role::Leader);
             let leader = leader.max_by_key(|node| node.term);
             let leads = leader.map_or(String::new(), |node| format!("; slot {} leads", node.slot));
-            return format!("the cluster is well: nodes that answer: {}{leads}", nodes.count());
+            let (certificate, _) = certificate_rules::shortest(&self.answers);
+            let ends = |left| format!("; the first certificate {}", certificate_rules::ends(left));
+            let ends = certificate.map(ends).unwrap_or_default();
+            let count = nodes.count();
+            return format!("the cluster is well: nodes that answer: {count}{leads}{ends}");
         }
         let line = |finding: &Finding| format!("{}: {}", finding.severity.name(), finding.line());
         self.faults().map(line).collect::<Vec<_>>().join("\n")
@@ -188,6 +202,31 @@ mod tests {
         assert_eq!(told["well"], true);
         assert_eq!(told["findings"][0]["code"], "insecure", "{told}");
         assert_eq!(told["findings"][0]["severity"], "note", "{told}");
+    }
+
+    #[test]
+    fn how_long_certificates_are_valid_is_told_of_a_cluster_that_is_well() {
+        let day = Duration::from_secs(24 * 3600);
+        let with = |certificate| {
+            let mut answer = node("a:1");
+            if let Ok(status) = &mut answer.1 {
+                (status.certificate_left, status.ca_left) = (Some(certificate), Some(99 * day));
+            }
+            Report::of(vec![answer])
+        };
+        let report = with(30 * day);
+        assert_eq!(report.exit().0, Exit::Done, "{:?}", report.findings);
+        let words = "; slot 1 leads; the first certificate ends in 30 days";
+        assert!(report.as_text().ends_with(words), "{}", report.as_text());
+        let told = report.as_json();
+        assert_eq!(told["certificate_left_s"], 30 * 24 * 3600, "{told}");
+        assert_eq!(told["ca_left_s"], 99 * 24 * 3600, "{told}");
+        let report = with(2 * day);
+        assert_eq!(report.exit().0, Exit::ConditionFailed, "{:?}", report.findings);
+        assert!(
+            report.as_text().starts_with("critical: a:1 has a certificate that ends in 2 days")
+        );
+        assert_eq!(Report::of(vec![node("a:1")]).as_json()["ca_left_s"], Value::Null);
     }
 
     /// The story: two members answered some milliseconds apart while clients wrote, and the one that

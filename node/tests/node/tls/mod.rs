@@ -2,6 +2,7 @@
 
 mod cluster;
 mod command_line;
+mod ends;
 mod forged;
 mod rotation;
 mod strangers;
