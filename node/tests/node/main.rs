@@ -21,6 +21,7 @@ mod clean_stop;
 mod command_line;
 mod container;
 mod damage;
+mod dashboard;
 mod doctor;
 mod failure_domains;
 mod first_minutes;

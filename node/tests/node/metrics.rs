@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"];
 
 /// The body of `/metrics` of a node, asked by somebody who accepts anything.
-fn metrics(cluster: &Cluster, node: usize) -> String {
+pub fn metrics(cluster: &Cluster, node: usize) -> String {
     let answer = http_get(&value_of(cluster.config(node), "listen.http"), "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
