@@ -39,6 +39,10 @@ async fn a_cluster_is_well_until_a_member_is_down_and_well_again_once_it_is_back
     let silent = finding(&answer, "unreachable").unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(silent["severity"], "warning", "{answer}");
     assert_eq!(silent["nodes"], serde_json::json!([endpoint]), "{answer}");
+    // A wait that ends without a yes has the exit code of its last answer.
+    let (code, answer) = asked(&cluster, &["--wait", "1ms"]);
+    assert_eq!((code, &answer["well"]), (4, &Value::Bool(false)), "{answer}");
+    assert!(finding(&answer, "unreachable").is_some(), "{answer}");
     let words = format!("{endpoint} does not answer: ");
     let text = cluster.cairn(&["health"]);
     assert!(text.code == 4 && text.stdout.contains(&format!("warning: {words}")), "{text:?}");
@@ -50,10 +54,12 @@ async fn a_cluster_is_well_until_a_member_is_down_and_well_again_once_it_is_back
     assert_eq!((code, &answer["well"]), (0, &Value::Bool(true)), "{answer}");
 
     cluster.kill_all();
-    let (code, answer) = asked(&cluster, &[]);
-    assert_eq!(code, 6, "{answer}");
-    let leaderless = finding(&answer, "no_leader").unwrap_or_else(|| panic!("{answer}"));
-    assert_eq!(leaderless["severity"], "critical", "{answer}");
+    for more in [&[][..], &["--wait", "1ms"]] {
+        let (code, answer) = asked(&cluster, more);
+        assert_eq!(code, 6, "{more:?}: {answer}");
+        let leaderless = finding(&answer, "no_leader").unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!(leaderless["severity"], "critical", "{answer}");
+    }
 }
 
 /// They all run on the machine of the test.
