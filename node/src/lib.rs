@@ -23,6 +23,7 @@ pub mod doctor;
 pub mod durability;
 mod error;
 pub mod failure_domains;
+pub mod health;
 pub mod log;
 mod metrics;
 pub mod outage;

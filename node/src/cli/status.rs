@@ -2,11 +2,11 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::health::{Answer, Kind, Report, days};
 use super::output::{OfEndpoint, Output, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
+use cairn_node::health::{Answer, Kind, Report, days};
 use cairn_node::promise::{self, SyncWindow};
 use cairn_raft::NodeId;
 use clap::Args;
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
         let _ = client.members().await;
     }
     // Without the members above, the client knows the given endpoints alone.
-    let report = Report::ask(&client).await;
+    let report = Report::ask(|| client.statuses()).await;
     let answers = &report.answers;
     output.either(|| answers.iter().map(as_json).collect(), || as_text(&report))?;
     let has_leader =

@@ -19,11 +19,11 @@ mod home;
 mod layout;
 
 use super::exit::Exit;
-use super::health::Answer;
 use super::output::{Output, tell};
 use super::signals;
 use super::status::promises;
 use cairn_client::Client;
+use cairn_node::health::Answer;
 use clap::{Args, Subcommand};
 use cluster::Cluster;
 use demo::Demo;

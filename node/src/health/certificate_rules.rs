@@ -14,19 +14,19 @@ const SOON_DAYS: u64 = 14;
 const CRITICAL_DAYS: u64 = 3;
 
 /// The shortest times for which a certificate and a CA are valid, as far as these nodes say.
-pub(super) fn shortest(answers: &[Answer]) -> (Option<Duration>, Option<Duration>) {
+pub fn shortest(answers: &[Answer]) -> (Option<Duration>, Option<Duration>) {
     let nodes = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let certificate = nodes().filter_map(|node| node.certificate_left).min();
     (certificate, nodes().filter_map(|node| node.ca_left).min())
 }
 
 /// Whole days.
-pub(in crate::cli) fn days(left: Duration) -> u64 {
+pub fn days(left: Duration) -> u64 {
     left.as_secs() / DAY.as_secs()
 }
 
 /// When what is valid for so long ends, behind a name.
-pub(super) fn ends(left: Duration) -> String {
+pub fn ends(left: Duration) -> String {
     match days(left) {
         _ if left.is_zero() => "has ended".into(),
         0 => "ends within a day".into(),

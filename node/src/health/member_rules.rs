@@ -1,11 +1,11 @@
 //! What is not well at single members: silent, behind, their disks, their syncs.
 
 use super::finding::{Answer, Finding, Kind};
+use crate::config::format_rounded;
 use cairn_client::{
     DurabilityStatus, Error, MemberState, Mode, NodeStatus, ScrubStatus, StorageStatus,
 };
 use cairn_engine::UNSYNCED_PER_SYNC;
-use cairn_node::config::format_rounded;
 use std::time::Duration;
 
 /// A member that lacks more entries is behind: as many as `cairn health --safe-to-stop` allows.

@@ -7,19 +7,25 @@
 use cairn_client::{Error, NodeStatus};
 use serde::Serialize;
 
-/// A node's address and its answer, or why it has none.
-pub(in crate::cli) type Answer = (String, Result<NodeStatus, Error>);
+/// What a node is called, such as its `host:port`, and its answer, or why it has none.
+pub type Answer = (String, Result<NodeStatus, Error>);
 
+/// How grave a finding is, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::cli) enum Severity {
+#[non_exhaustive]
+pub enum Severity {
+    /// Clients are not served.
     Critical,
+    /// Clients are served, and somebody should act.
     Warning,
+    /// As somebody chose it, or nothing is left to do.
     Note,
 }
 
 impl Severity {
-    pub(super) fn name(self) -> &'static str {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
         match self {
             Severity::Critical => "critical",
             Severity::Warning => "warning",
@@ -28,33 +34,60 @@ impl Severity {
     }
 }
 
+/// What a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::cli) enum Kind {
+#[non_exhaustive]
+pub enum Kind {
+    /// No node that answers knows a leader.
     NoLeader,
+    /// No leader can be elected by waiting alone.
     ElectionBlocked,
+    /// A member does not answer.
     Unreachable,
+    /// A member does not allow the question.
     NotAllowed,
+    /// Another identity has taken the member's slot.
     Removed,
+    /// A member stopped serving, as for its disk.
     Stopped,
+    /// A member may have lost acknowledged writes, and copies what the others have.
     Recovering,
+    /// A member serves no client for another reason.
     NotReady,
+    /// A member lacks more entries than one may that counts as caught up.
     FarBehind,
+    /// A data directory is damaged, and nothing of it is overwritten yet.
     Damaged,
+    /// A disk returned what was not written.
     SuspectDisk,
+    /// Little is free for values.
     DataNearlyFull,
+    /// Little is free for keys.
     KeysNearlyFull,
+    /// Syncs do not keep up with writes.
     SlowSync,
+    /// A member's acknowledgements wait for more than the cluster asks.
     StricterMode,
+    /// An operator paused the scrubber.
     ScrubPaused,
+    /// A member's certificate ends soon, or has ended.
     CertificateEnds,
+    /// The CA of members' certificates ends soon, or has ended.
     CaEnds,
+    /// Voters share a machine or a failure domain.
     VotersFailTogether,
+    /// There is one voter more than what survives as many failures.
     EvenVoters,
+    /// Members run different releases.
     MixedVersions,
+    /// The cluster does not use yet what its members' build brought.
     UnfinishedUpgrade,
+    /// Connections have no certificates.
     Insecure,
+    /// An operator keeps a member from leading.
     Drained,
+    /// A promise relies on something that the machine does not show.
     NotShown,
 }
 
@@ -73,15 +106,17 @@ impl Kind {
 
 /// One thing that is not well, or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in crate::cli) struct Finding {
-    pub(in crate::cli) severity: Severity,
+pub struct Finding {
+    /// How grave it is.
+    pub severity: Severity,
+    /// What it is.
     #[serde(rename = "code")]
-    pub(in crate::cli) kind: Kind,
-    /// `host:port` of the nodes that it is about; none: of the cluster.
-    pub(super) nodes: Vec<String>,
-    pub(super) what: String,
+    pub kind: Kind,
+    /// The nodes that it is about, named as in their answers; none: it is about the cluster.
+    pub nodes: Vec<String>,
+    pub what: String,
     /// What to do; empty where `what` says it.
-    pub(super) action: String,
+    pub action: String,
 }
 
 impl Finding {
@@ -118,7 +153,7 @@ impl Finding {
     }
 
     /// The finding as one sentence.
-    pub(in crate::cli) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let Finding { nodes, what, action, .. } = self;
         let of = if nodes.is_empty() { "" } else { " " };
         let then = if action.is_empty() { "" } else { "; " };
