@@ -232,7 +232,7 @@ impl Client {
         };
         let (status, _) =
             self.ask_anybody(endpoint, self.pool.options.attempt_timeout, call).await?;
-        Ok(node_status(status))
+        Ok(NodeStatus::of(status))
     }
 
     /// Asks one node once, for so long at most. The client stays with the generation that serves it.
@@ -307,49 +307,53 @@ impl Client {
     }
 }
 
-fn node_status(status: proto::StatusResponse) -> NodeStatus {
-    let leader = status.leader;
-    NodeStatus {
-        cluster: of_node(&status.cluster),
-        node_id: status.node_id,
-        slot: u16::try_from(status.slot).unwrap_or(u16::MAX),
-        server_version: of_node(&status.server_version),
-        role: Role::of(status.role),
-        term: status.term,
-        leader_id: leader.as_ref().map(|leader| leader.node_id),
-        leader: leader.map(|leader| of_node(&leader.client_address)),
-        last_log_index: status.last_log_index,
-        committed_index: status.committed_index,
-        applied_index: status.applied_index,
-        purged_index: status.purged_index,
-        members: status.members.into_iter().map(convert::member).collect(),
-        configurations: status
-            .configurations
-            .into_iter()
-            .map(|configuration| configuration.voters.into_iter().collect())
-            .collect(),
-        storage: status.storage.map(storage_status),
-        durability: status.durability.map(durability_status),
-        uptime: Duration::from_millis(status.uptime_ms),
-        damage: some_of_node(&status.damage),
-        stopped_reason: some_of_node(&status.stopped_reason),
-        member_state: MemberState::of(status.member_state),
-        election_blocked: some_of_node(&status.election_blocked),
-        not_ready: some_of_node(&status.not_ready),
-        scrub: status.scrub.map(scrub_status),
-        last_log_term: status.last_log_term,
-        boot_epoch: (status.boot_epoch, status.boot_nonce),
-        unsafe_recoveries: status.unsafe_recoveries,
-        generation: status.generation,
-        last_unsafe_recovery_index: status.last_unsafe_recovery_index,
-        membership: (status.membership_term, status.membership_index),
-        insecure: status.insecure,
-        certificate_left: status.certificate_left_s.map(Duration::from_secs),
-        ca_left: status.ca_left_s.map(Duration::from_secs),
-        modes: status.modes.map(mode_status),
-        drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
-        versions: status.versions.map(version_status),
-        operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
+impl NodeStatus {
+    /// What a node's message says. Its texts are bounded, and safe to print.
+    #[doc(hidden)]
+    pub fn of(status: proto::StatusResponse) -> NodeStatus {
+        let leader = status.leader;
+        NodeStatus {
+            cluster: of_node(&status.cluster),
+            node_id: status.node_id,
+            slot: u16::try_from(status.slot).unwrap_or(u16::MAX),
+            server_version: of_node(&status.server_version),
+            role: Role::of(status.role),
+            term: status.term,
+            leader_id: leader.as_ref().map(|leader| leader.node_id),
+            leader: leader.map(|leader| of_node(&leader.client_address)),
+            last_log_index: status.last_log_index,
+            committed_index: status.committed_index,
+            applied_index: status.applied_index,
+            purged_index: status.purged_index,
+            members: status.members.into_iter().map(convert::member).collect(),
+            configurations: status
+                .configurations
+                .into_iter()
+                .map(|configuration| configuration.voters.into_iter().collect())
+                .collect(),
+            storage: status.storage.map(storage_status),
+            durability: status.durability.map(durability_status),
+            uptime: Duration::from_millis(status.uptime_ms),
+            damage: some_of_node(&status.damage),
+            stopped_reason: some_of_node(&status.stopped_reason),
+            member_state: MemberState::of(status.member_state),
+            election_blocked: some_of_node(&status.election_blocked),
+            not_ready: some_of_node(&status.not_ready),
+            scrub: status.scrub.map(scrub_status),
+            last_log_term: status.last_log_term,
+            boot_epoch: (status.boot_epoch, status.boot_nonce),
+            unsafe_recoveries: status.unsafe_recoveries,
+            generation: status.generation,
+            last_unsafe_recovery_index: status.last_unsafe_recovery_index,
+            membership: (status.membership_term, status.membership_index),
+            insecure: status.insecure,
+            certificate_left: status.certificate_left_s.map(Duration::from_secs),
+            ca_left: status.ca_left_s.map(Duration::from_secs),
+            modes: status.modes.map(mode_status),
+            drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
+            versions: status.versions.map(version_status),
+            operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
+        }
     }
 }
 
@@ -452,7 +456,7 @@ mod tests {
         // The message's texts, counted by what Rust shows of them: raw, or escaped once before.
         let (raw, escaped) = (r"\u{1b}[2J\n", r"\\u{1b}[2J\\n");
         let sent = format!("{status:?}").matches(raw).count();
-        let shown = format!("{:?}", node_status(status));
+        let shown = format!("{:?}", NodeStatus::of(status));
         assert_eq!(shown.matches(escaped).count(), sent, "{shown}");
         assert_eq!(shown.replace(escaped, "").matches(raw).count(), 0, "{shown}");
     }
@@ -478,7 +482,7 @@ mod tests {
             scrub: Some(proto::Scrub { elapsed_s: 9, ..Default::default() }),
             ..Default::default()
         };
-        let told = serde_json::to_value(node_status(status)).unwrap();
+        let told = serde_json::to_value(NodeStatus::of(status)).unwrap();
         let expected = serde_json::json!({
             "node_id": "3.c", "role": "leader", "member_state": "unknown", "leader_id": "1.0",
             "leader": "c:1", "configurations": [["1.0", "2.ff"]], "uptime_ms": 5000, "drained_ms": 7,
@@ -530,7 +534,7 @@ mod tests {
             let decode = || proto::StatusResponse::decode(bytes);
             let Ok(message) = cairn_fuzz::within(most, decode) else { return };
             let told = message.clone();
-            let status = cairn_fuzz::within(most, || node_status(message));
+            let status = cairn_fuzz::within(most, || NodeStatus::of(message));
             assert_eq!(status.slot, told.slot.min(u32::from(u16::MAX)) as u16);
             assert_eq!(status.uptime.as_millis(), u128::from(told.uptime_ms));
             assert_eq!(status.leader_id, told.leader.as_ref().map(|leader| leader.node_id));
