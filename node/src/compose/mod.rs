@@ -335,7 +335,7 @@ async fn assemble(
     let service = KvService::new(&parts);
     let peers = serve_peers(peers, parts.clone(), Arc::clone(&handshaker));
     let mut others = vec![tokio::spawn(peers)];
-    others.extend(serve_watchers(http, &parts, &handshaker));
+    others.extend(serve_watchers(http, &parts, service.clone(), &handshaker));
     others.extend(watch_device(&parts));
     others.extend(watch_delay(&parts.metrics));
     others.extend(watch_outages(&parts, &advertised.client));

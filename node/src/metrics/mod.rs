@@ -28,10 +28,17 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tonic::{Code, Status};
+
+/// The codes of gRPC but `Ok`.
+#[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
+const FAILURES: RangeInclusive<i32> = 1..=16;
 
 /// A method of the public service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -51,6 +58,9 @@ pub(crate) enum Method {
     FinishUpgrade,
     Backup,
 }
+
+/// How many there are.
+const METHODS: usize = Method::Backup as usize + 1;
 
 impl Method {
     /// Its name in the audit.
@@ -90,6 +100,17 @@ struct ReasonLabels {
     reason: String,
 }
 
+/// How the requests of one method ended since the node started.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Answered {
+    /// With code `Ok`.
+    pub(crate) ok: u64,
+    /// With another code.
+    pub(crate) failed: u64,
+    /// What all of them took together.
+    pub(crate) seconds: f64,
+}
+
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -106,6 +127,8 @@ pub(crate) struct Metrics {
     requests: Family<OutcomeLabels, Counter>,
     refused: Family<ReasonLabels, Counter>,
     duration: Family<MethodLabels, Histogram>,
+    /// The sums of `duration` by method, which tells them to no reader but a scrape.
+    took_ns: [AtomicU64; METHODS],
     delay: Arc<Delay>,
     #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     connections: Connections,
@@ -149,7 +172,8 @@ impl Metrics {
         };
         registry.register_collector(Box::new(gauges));
         all.register_collector(Box::new(Process));
-        Metrics { registry: all, requests, refused, duration, delay, connections }
+        let took_ns = Default::default();
+        Metrics { registry: all, requests, refused, duration, took_ns, delay, connections }
     }
 
     /// The delay of the main thread.
@@ -169,8 +193,28 @@ impl Metrics {
             OutcomeLabels { method, code: format!("{:?}", failed.map_or(Code::Ok, Status::code)) };
         self.requests.get_or_create(&labels).inc();
         self.duration.get_or_create(&MethodLabels { method }).observe(took.as_secs_f64());
+        if let Some(sum) = self.took_ns.get(method as usize) {
+            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            sum.fetch_add(took_ns, Ordering::Relaxed);
+        }
         if let Some(reason) = failed.filter(|_| method == Method::Write).and_then(refusal) {
             self.refused.get_or_create(&ReasonLabels { reason }).inc();
+        }
+    }
+
+    /// How the requests of this method ended: what `requests` and the sum of `request_duration` are.
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
+    pub(crate) fn answered(&self, method: Method) -> Answered {
+        let ended = |code: Code| {
+            let labels = OutcomeLabels { method, code: format!("{code:?}") };
+            self.requests.get(&labels).map_or(0, |count| count.get())
+        };
+        let took = self.took_ns.get(method as usize);
+        let took = took.map_or(0, |sum| sum.load(Ordering::Relaxed));
+        Answered {
+            ok: ended(Code::Ok),
+            failed: FAILURES.map(Code::from_i32).map(ended).sum(),
+            seconds: Duration::from_nanos(took).as_secs_f64(),
         }
     }
 

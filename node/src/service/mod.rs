@@ -33,6 +33,7 @@ use crate::config::{Limits, NodeConfig};
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use crate::outage::ElectionBlockedState;
+use cairn_client::NodeStatus;
 use cairn_client::proto::{self, answer, call};
 use cairn_engine::Engine;
 use cairn_raft::Replica;
@@ -148,6 +149,12 @@ impl KvService {
     fn session<T>(&self, request: &Request<T>) -> Result<Session, Status> {
         let credentials = Credentials::of(request.extensions(), request.metadata());
         Session::begin(&self.inner.access, credentials).map_err(refusal::denied)
+    }
+
+    /// What this node says of itself, to whoever may ask for its status.
+    #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
+    pub(crate) fn told(&self) -> NodeStatus {
+        NodeStatus::of(describe::status(&self.inner))
     }
 
     /// The limits of requests that come now.

@@ -40,6 +40,7 @@ mod packages;
 mod readers;
 mod reload;
 mod service_manager;
+mod status_page;
 mod streams;
 mod support;
 mod tls;

@@ -144,6 +144,7 @@ pub(in crate::compose) async fn serve_peers(
 pub(in crate::compose) fn serve_watchers(
     _listener: Option<Listener>,
     _parts: &Parts,
+    _service: KvService,
     _handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
     None

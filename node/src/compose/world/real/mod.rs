@@ -10,6 +10,7 @@ mod probes;
 mod receiving;
 mod restore;
 mod sending;
+mod status_page;
 mod threads;
 mod under_way;
 
@@ -37,6 +38,7 @@ use rand::RngExt;
 use receiving::Receive;
 pub use restore::{RestoredMember, restore};
 use sending::Sending;
+use status_page::StatusPage;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -228,13 +230,18 @@ pub(in crate::compose) async fn serve_peers(
 pub(in crate::compose) fn serve_watchers(
     listener: Option<Listener>,
     parts: &Parts,
+    service: KvService,
     handshaker: &Handshaker,
 ) -> Option<JoinHandle<()>> {
     let (handshakes, slots) = handshaker.of(Port::Http, WATCHERS.of(platform::descriptors()));
     let secured = handshakes.is_some();
     let Parts { replica, election_blocked_state, metrics, .. } = parts.clone();
-    let router = probes::router(replica, election_blocked_state, metrics, secured);
     listener.map(|listener| {
+        let address = listener.local_addr();
+        let loopback = address.is_ok_and(|address| address.ip().to_canonical().is_loopback());
+        let page = StatusPage::new(parts, service, status_page::Port { secured, loopback });
+        let page = page.routes();
+        let router = probes::router(replica, election_blocked_state, metrics, secured, page);
         let served = ("HTTP", "listen.http");
         let incoming = Incoming::new(listener, served, slots, 1, probes::REQUEST_TIME);
         let incoming = incoming.counted(parts.metrics.connections());

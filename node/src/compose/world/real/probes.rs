@@ -1,5 +1,5 @@
 //! What monitoring is served: `/live`, `/ready`, `/safe-to-stop` and `/metrics` over HTTP; gRPC health and
-//! reflection beside the public service. An HTTP connection carries one request, so that none keeps
+//! reflection beside the public service; the status page is in `status_page`. An HTTP connection carries one request, so that none keeps
 //! its slot for longer.
 //!
 //! What holds here:
@@ -71,20 +71,21 @@ async fn answer(connection: Connection, router: Router) -> hyper::Result<()> {
     http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)).await
 }
 
-/// The routes.
+/// The routes, and those of the status page.
 pub(super) fn router(
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     metrics: Arc<Metrics>,
     secured: bool,
+    page: Router,
 ) -> Router {
-    Router::new()
+    let probes: Router = Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/safe-to-stop", get(stoppable))
         .route("/metrics", get(render))
-        .layer(map_response(close_after))
-        .with_state(Probes { replica, election_blocked_state, metrics, secured })
+        .with_state(Probes { replica, election_blocked_state, metrics, secured });
+    probes.merge(page).layer(map_response(close_after))
 }
 
 /// Sets the health service to whether the node can serve, when that has changed: each time is a

@@ -1,0 +1,175 @@
+//! The status page of a node: for a person who asks whether the cluster is well, and what it does.
+//!
+//! What holds here:
+//! - It is served to whoever is served `/metrics` and may ask for the status at the client port: with
+//!   TLS to a certificate of the cluster that has a role, without TLS to anyone while there are no
+//!   roles, and to a token otherwise.
+//! - Addresses and operators' calls, which `/metrics` does not have, are shown with TLS, and without it
+//!   only where the port listens on loopback and the reader asked for it by a name of loopback. Such a
+//!   name is what a foreign page cannot have that makes its own name lead there.
+//! - No key, no value and no secret is shown. Nothing can be changed.
+//! - Every answer is bounded, and no browser keeps it.
+
+mod known;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use crate::access::credentials::Credentials;
+use crate::access::{AccessTable, Need};
+use crate::health::{Answer, Report};
+use crate::metrics::{Method, Metrics};
+use crate::service::{KvService, Parts};
+use axum::extract::State;
+use axum::http::uri::Authority;
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use cairn_raft::Replica;
+use cairn_tls::Remote;
+use snapshot::{ANSWER_BYTES, Known, Requests, Snapshot};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const JSON_CONTENT: &str = "application/json";
+
+/// What the port is that serves the page.
+#[derive(Clone, Copy)]
+pub(super) struct Port {
+    /// Its connections have TLS.
+    pub(super) secured: bool,
+    /// Only this machine reaches it.
+    pub(super) loopback: bool,
+}
+
+/// What the page is made of.
+#[derive(Clone)]
+pub(super) struct StatusPage {
+    service: KvService,
+    replica: Replica,
+    metrics: Arc<Metrics>,
+    access: AccessTable,
+    port: Port,
+    /// A member that did not answer a leader for so long does not answer.
+    silence: Duration,
+}
+
+impl StatusPage {
+    pub(super) fn new(parts: &Parts, service: KvService, port: Port) -> StatusPage {
+        StatusPage {
+            service,
+            replica: parts.replica.clone(),
+            metrics: Arc::clone(&parts.metrics),
+            access: parts.access.clone(),
+            port,
+            // As `/ready` waits for a majority.
+            silence: parts.config.timing.election_max * 2,
+        }
+    }
+
+    /// The routes.
+    pub(super) fn routes(self) -> Router {
+        Router::new().route("/status.json", get(told)).layer(map_response(guarded)).with_state(self)
+    }
+
+    /// Whether this reader also sees addresses and operators' calls.
+    ///
+    /// # Errors
+    /// Why this reader sees nothing.
+    fn reader(&self, remote: Remote, headers: &HeaderMap) -> Result<bool, String> {
+        let Port { secured, loopback } = self.port;
+        if secured && remote.certificate.is_none() {
+            return Err(
+                "the status needs a certificate of this cluster: `cairn certs issue DIR --client NAME`"
+                    .into(),
+            );
+        }
+        let mut extensions = Extensions::new();
+        extensions.insert(remote);
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let credentials = Credentials::presented(&extensions, authorization);
+        let identity = self.access.identify(&credentials).map_err(|denied| denied.to_string())?;
+        identity.may(Need::AnyRole).map_err(|denied| denied.to_string())?;
+        Ok(secured || (loopback && names_loopback(headers)))
+    }
+
+    async fn snapshot(&self, private: bool) -> Snapshot {
+        let answers = || std::future::ready(self.answers());
+        let report = Report::ask(answers).await;
+        Snapshot::of(Known {
+            own: self.service.told(),
+            report,
+            followers: self.replica.followers(),
+            applied_lag: self.replica.applied_lag(),
+            requests: Requests {
+                write: self.metrics.answered(Method::Write),
+                get: self.metrics.answered(Method::Get),
+                list: self.metrics.answered(Method::List),
+            },
+            latencies: self.replica.engine().latencies(),
+            private,
+        })
+    }
+
+    fn answers(&self) -> Vec<Answer> {
+        known::answers(self.service.told(), &self.replica.followers(), self.silence)
+    }
+}
+
+async fn told(
+    State(page): State<StatusPage>,
+    Extension(remote): Extension<Remote>,
+    headers: HeaderMap,
+) -> Response {
+    let private = match page.reader(remote, &headers) {
+        Ok(private) => private,
+        Err(why) => return refused(&why),
+    };
+    match serde_json::to_string(&page.snapshot(private).await) {
+        Ok(text) => bounded(JSON_CONTENT, text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+fn refused(why: &str) -> Response {
+    (StatusCode::FORBIDDEN, format!("{why}\n")).into_response()
+}
+
+fn bounded(content: &'static str, text: String) -> Response {
+    if text.len() > ANSWER_BYTES {
+        let why = format!(
+            "the answer would have {} bytes, and may have {ANSWER_BYTES}: ask `cairn status`\n",
+            text.len()
+        );
+        return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
+    }
+    ([(header::CONTENT_TYPE, content)], text).into_response()
+}
+
+/// Whether the reader asked for this port by a name that no other machine has.
+fn names_loopback(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let Some(host) = host.and_then(|host| host.parse::<Authority>().ok()) else { return false };
+    let name = host.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Says to browsers what they may do with an answer: show it once, with what it brings along.
+async fn guarded(mut response: Response) -> Response {
+    let resource_policy = HeaderName::from_static("cross-origin-resource-policy");
+    let guards = [
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        // No page of another origin may take an answer in.
+        (resource_policy, HeaderValue::from_static("same-origin")),
+    ];
+    response.headers_mut().extend(guards);
+    response
+}
