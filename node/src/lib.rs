@@ -4,7 +4,7 @@
 //! clients ─► client address ─► service ─┐ write, read_barrier ┌─────────┐ append, apply ┌────────┐
 //!                                       ├───────────────────► │ Replica ├─────────────► │ Engine │
 //! members ─► peer address ──────────────┘                     └─────────┘               └───▲────┘
-//! scrapers ─► http address ─► /live /ready /metrics /status.json  reads after a barrier ────┘
+//! scrapers ─► http address ─► /live /ready /metrics /status       reads after a barrier ────┘
 //! ```
 //!
 //! [`Node::start`] is the only place that assembles these parts. The binary and the simulation both

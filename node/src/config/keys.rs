@@ -121,7 +121,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen.client", Address, "127.0.0.1:7400").means("address that serves clients"),
     key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
     key("listen.http", OptionalAddress, "127.0.0.1:7402")
-        .means("address that serves /live, /ready, /safe-to-stop, /metrics and /status.json; none: do not serve them"),
+        .means("address that serves the status page, /live, /ready, /safe-to-stop and /metrics; none: do not serve them"),
     key("tls.ca", OptionalFile, "none")
         .means("CAs of the cluster, in PEM: who may connect and answer; `cairn certs init` makes one"),
     key("tls.certificate", OptionalFile, "none")

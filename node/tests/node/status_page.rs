@@ -103,9 +103,36 @@ async fn no_browser_keeps_an_answer_or_takes_it_for_something_else_and_nothing_i
     ] {
         assert!(head.lines().any(|found| found == line), "{line} of\n{head}");
     }
-    for method in ["POST", "PUT", "DELETE"] {
-        let (head, _) = ask(&address, method, "/status.json", &address);
-        assert!(head.starts_with("HTTP/1.1 405"), "{method}: {head}");
+    for path in ["/", "/status", "/status.json"] {
+        for method in ["POST", "PUT", "DELETE"] {
+            let (head, _) = ask(&address, method, path, &address);
+            assert!(head.starts_with("HTTP/1.1 405"), "{method} {path}: {head}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_says_all_of_it_without_a_script_and_lets_no_other_script_run() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    cluster.client().put("key", "value").await.expect("written");
+    let address = http(&cluster, 0);
+    for path in ["/", "/status"] {
+        let (head, body) = ask(&address, "GET", path, &address);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        for line in ["content-type: text/html; charset=utf-8", "cache-control: no-store"] {
+            assert!(head.lines().any(|found| found == line), "{line} of\n{head}");
+        }
+        let policies: Vec<&str> =
+            head.lines().filter(|line| line.starts_with("content-security-policy: ")).collect();
+        let [policy] = policies.as_slice() else { panic!("{head}") };
+        assert!(policy.contains("script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
+        let row = format!(
+            "<tr><th scope=\"row\">1, this node</th><td>leader</td><td>–</td><td>–</td><td>{}</td>",
+            cluster.endpoints()[0]
+        );
+        assert!(body.contains(&row), "{row} in\n{body}");
+        assert!(body.contains("Cluster tested"), "{body}");
+        assert!(body.ends_with("</html>\n"), "{body}");
     }
 }
 
@@ -120,8 +147,10 @@ async fn with_tls_it_is_for_certificates_of_the_cluster_that_have_a_role() {
     let address = http(&cluster, 0);
     for (own, expected) in [(None, "needs a certificate"), (Some(&nobody), "no role on this node")]
     {
-        let answer = Stranger::new(own).get(&address, "/status.json").await.expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains(expected), "{answer}");
+        for path in ["/", "/status.json"] {
+            let answer = Stranger::new(own).get(&address, path).await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 403") && answer.contains(expected), "{answer}");
+        }
     }
     let known = Stranger::new(Some(&reader));
     let answer = known.get(&address, "/status.json").await.expect("an answer");

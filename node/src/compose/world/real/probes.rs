@@ -1,6 +1,6 @@
-//! What monitoring is served: `/live`, `/ready`, `/safe-to-stop` and `/metrics` over HTTP; gRPC health and
-//! reflection beside the public service; the status page is in `status_page`. An HTTP connection carries one request, so that none keeps
-//! its slot for longer.
+//! What monitoring is served: `/live`, `/ready`, `/safe-to-stop` and `/metrics` over HTTP, beside the
+//! status page (`status_page`); gRPC health and reflection beside the public service. An HTTP connection
+//! carries one request, so that none keeps its slot for longer.
 //!
 //! What holds here:
 //! - With TLS, `/metrics` is served to a certificate of the cluster only; the others to anyone.

@@ -11,9 +11,8 @@
 //! - Every answer is bounded, and no browser keeps it.
 
 mod known;
+mod page;
 mod snapshot;
-#[cfg(test)]
-mod tests;
 
 use crate::access::credentials::Credentials;
 use crate::access::{AccessTable, Need};
@@ -34,6 +33,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+const HTML_CONTENT: &str = "text/html; charset=utf-8";
 const JSON_CONTENT: &str = "application/json";
 
 /// What the port is that serves the page.
@@ -72,7 +72,12 @@ impl StatusPage {
 
     /// The routes.
     pub(super) fn routes(self) -> Router {
-        Router::new().route("/status.json", get(told)).layer(map_response(guarded)).with_state(self)
+        Router::new()
+            .route("/", get(shown))
+            .route("/status", get(shown))
+            .route("/status.json", get(told))
+            .layer(map_response(guarded))
+            .with_state(self)
     }
 
     /// Whether this reader also sees addresses and operators' calls.
@@ -119,16 +124,30 @@ impl StatusPage {
     }
 }
 
-async fn told(
-    State(page): State<StatusPage>,
+async fn shown(
+    State(status): State<StatusPage>,
     Extension(remote): Extension<Remote>,
     headers: HeaderMap,
 ) -> Response {
-    let private = match page.reader(remote, &headers) {
+    let private = match status.reader(remote, &headers) {
         Ok(private) => private,
         Err(why) => return refused(&why),
     };
-    match serde_json::to_string(&page.snapshot(private).await) {
+    let mut response = bounded(HTML_CONTENT, page::html(&status.snapshot(private).await));
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, page::POLICY.clone());
+    response
+}
+
+async fn told(
+    State(status): State<StatusPage>,
+    Extension(remote): Extension<Remote>,
+    headers: HeaderMap,
+) -> Response {
+    let private = match status.reader(remote, &headers) {
+        Ok(private) => private,
+        Err(why) => return refused(&why),
+    };
+    match serde_json::to_string(&status.snapshot(private).await) {
         Ok(text) => bounded(JSON_CONTENT, text),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
@@ -161,15 +180,20 @@ fn names_loopback(headers: &HeaderMap) -> bool {
 /// Says to browsers what they may do with an answer: show it once, with what it brings along.
 async fn guarded(mut response: Response) -> Response {
     let resource_policy = HeaderName::from_static("cross-origin-resource-policy");
-    let guards = [
+    let headers = response.headers_mut();
+    let nothing = HeaderValue::from_static("default-src 'none'");
+    // The page has a policy of its own.
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(nothing);
+    headers.extend([
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         // No page of another origin may take an answer in.
         (resource_policy, HeaderValue::from_static("same-origin")),
-    ];
-    response.headers_mut().extend(guards);
+    ]);
     response
 }
+
+#[cfg(test)]
+mod tests;

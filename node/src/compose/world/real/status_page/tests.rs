@@ -163,6 +163,56 @@ fn whatever_others_wrote_the_json_is_bounded_and_says_how_much_it_leaves_out() {
     assert_eq!(count("changes"), Some(16));
 }
 
+/// Without JavaScript it is all that there is.
+#[test]
+fn the_page_has_a_row_for_each_member_whatever_its_name_is() {
+    let html = page::html(&snapshot(3, 1, true));
+    assert!(!html.contains("<script>alert"), "{html}");
+    assert_eq!(html.matches("<script").count(), 1, "its own alone");
+    assert!(!html.contains("<!--"), "a mark is left: {html}");
+    let address = "<td>&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&quot;&amp;\\u{202e}</td>";
+    let rows = [("1, this node", "leader", "–"), ("2", "voter", "7"), ("3", "voter", "7")];
+    for (slot, role, lag) in rows {
+        let row = format!(
+            "<tr><th scope=\"row\">{slot}</th><td>{role}</td><td>{lag}</td><td>–</td>{address}{address}</tr>"
+        );
+        assert!(html.contains(&row), "{row} in\n{html}");
+    }
+    assert!(html.contains("<p id=\"verdict\" class=\"warning\"><b>warning</b>"), "{html}");
+    assert!(html.contains("<li>warning: slot 1 (learner), slot 2 (learner)"), "{html}");
+    let keys = "data-of=\"space.keys\" data-as=\"count\">12345</td>";
+    assert!(html.contains(keys), "{html}");
+}
+
+#[test]
+fn the_page_without_addresses_says_why_no_change_is_shown() {
+    let html = page::html(&snapshot(3, 1, false));
+    let row = "<th scope=\"row\">2</th><td>voter</td><td>7</td><td>–</td><td>–</td><td>–</td>";
+    assert!(html.contains(row), "{html}");
+    assert!(html.contains("not shown here: ask over TLS"), "{html}");
+}
+
+#[test]
+fn whatever_others_wrote_the_page_is_bounded() {
+    let html = page::html(&snapshot(200, 4000, true));
+    assert!(html.len() <= ANSWER_BYTES, "{}", html.len());
+    assert!(html.contains("136 more are not shown") && html.contains("168 more"), "{html}");
+}
+
+/// The script finds each number by its place in the JSON.
+#[test]
+fn every_number_of_the_page_is_in_the_json() {
+    let snapshot = snapshot(3, 1, true);
+    let (told, html) = (json(&snapshot), page::html(&snapshot));
+    let places: Vec<&str> =
+        html.split("data-of=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(places.len() > 20, "{places:?}");
+    for place in places {
+        let pointer = format!("/{}", place.replace('.', "/"));
+        assert!(told.pointer(&pointer).is_some(), "{place} of {told}");
+    }
+}
+
 #[test]
 fn only_a_name_of_loopback_counts_as_one() {
     for (host, expected) in [
