@@ -8,10 +8,12 @@
 //! first records of what it goes on with. A prune removes manifests and then looks for heads that are new,
 //! removes first records and looks again, and then removes other objects: one of the two sees the other. A
 //! folder without a head or a manifest that can be read is no backup's, and is not touched. If reading
-//! fails, nothing is removed.
+//! fails, nothing is removed. What a schedule removes, of its own cluster alone, is in `own`.
 
+mod own;
+
+use self::own::{Counted, of_one_history};
 use crate::error::{Error, Result};
-use crate::latest::SAME_TIME;
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
 use crate::target::{
     Found, Target, first_records, folder_of, head_path, manifest_path, removed_path,
@@ -19,6 +21,8 @@ use crate::target::{
 use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
+
+pub use self::own::{Own, prune_own};
 
 /// A backup under way writes more often.
 pub(crate) const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
@@ -53,30 +57,9 @@ pub struct Pruned {
     pub bytes: u64,
     /// Backups under way for which objects stay that may not be needed: what they build on is not known.
     pub kept_for: Vec<String>,
-}
-
-/// What a schedule may remove that nobody looks at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Own<'a> {
-    /// The cluster whose backups it removes, and no others.
-    pub cluster: &'a str,
-    /// Its generation.
-    pub generation: u32,
-    /// So many at most, the oldest first: a clock that is wrong, or a number that is too small, costs few.
-    pub most: usize,
-}
-
-/// As [`prune`], of the backups of one cluster, and so many at most.
-///
-/// # Errors
-/// As there; [`Error::Histories`].
-pub async fn prune_own(
-    target: &Target,
-    keep: &Keep,
-    own: &Own<'_>,
-    now: SystemTime,
-) -> Result<Pruned> {
-    prune_of(target, keep, Which::Own(own), now, false).await
+    /// Of [`prune_own`]: backups of the cluster whose time lies in the future, eight at most. They stay, and
+    /// are none of those that [`Keep`] counts.
+    pub ahead: Vec<String>,
 }
 
 /// Removes the backups that need not stay, and those that are named. With `dry_run` only says what it
@@ -118,6 +101,7 @@ async fn prune_of(
             return Ok(plan.would());
         }
         let began = plan.carry_out(target, &mut pruned).await?;
+        pruned.ahead.clone_from(&plan.ahead);
         if began.is_empty() {
             pruned.kept_for = plan.kept_for;
             break;
@@ -138,6 +122,7 @@ struct Plan {
     /// Folders in which no save writes any more, and whether nothing of them stays.
     ended: Vec<(String, bool)>,
     kept_for: Vec<String>,
+    ahead: Vec<String>,
 }
 
 impl Plan {
@@ -174,16 +159,18 @@ impl Plan {
         let under_way = under_way(&found, &heads, now);
         let bases: BTreeSet<&String> =
             under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
-        let mut old = old(&stays, keep, now);
-        if let Which::Own(own) = which {
-            let mut is_own =
-                |name: &String| stays.get(name).is_some_and(|manifest| own.has(&manifest.head));
-            old.retain(&mut is_own);
-            old.truncate(own.most.saturating_sub(gone.len()));
-            if !old.is_empty() {
-                of_one_history(target, stays.values().filter(|it| own.has(&it.head)), now)?;
+        let (mut ahead, mut one_history) = (Vec::new(), Ok(()));
+        let old = match which {
+            Which::All(_) => old(stays.iter(), keep, now),
+            Which::Own(own) => {
+                let counted = Counted::of(own, &stays, now);
+                one_history = of_one_history(target, counted.of_own.values().copied(), now);
+                let mut old = old(counted.of_own.into_iter(), keep, now);
+                old.truncate(own.most.saturating_sub(gone.len()));
+                ahead = counted.ahead;
+                old
             }
-        }
+        };
         for name in old {
             if !bases.contains(&name) {
                 stays.remove(&name);
@@ -197,8 +184,16 @@ impl Plan {
             stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
         let folders: BTreeSet<&str> = needed.iter().map(|path| folder_of(path)).collect();
         let (mut objects, mut ended) = (Vec::new(), Vec::new());
+        // What another cluster broke off, or what names none, is for a person to remove.
+        let may_go = |name: &String| match which {
+            Which::All(_) => true,
+            Which::Own(own) => {
+                let is_own = heads.get(name).is_some_and(|head| own.has(head));
+                is_own || goes.contains(name) || gone.contains(name)
+            }
+        };
         for (name, found) in &found {
-            if stays.contains_key(name) || under_way.contains(name) {
+            if stays.contains_key(name) || under_way.contains(name) || !may_go(name) {
                 continue;
             }
             let is_needed = folders.contains(name.as_str());
@@ -222,7 +217,10 @@ impl Plan {
             objects.clear();
             ended.clear();
         }
-        Ok(Plan { seen, backups: goes, objects, ended, kept_for })
+        if !goes.is_empty() || !objects.is_empty() {
+            one_history?;
+        }
+        Ok(Plan { seen, backups: goes, objects, ended, kept_for, ahead })
     }
 
     /// What it would remove.
@@ -232,6 +230,7 @@ impl Plan {
             bytes: self.objects.iter().map(|(_, bytes)| bytes).sum(),
             backups: self.backups,
             kept_for: self.kept_for,
+            ahead: self.ahead,
         }
     }
 
@@ -344,51 +343,12 @@ fn under_way(
     under_way
 }
 
-impl Own<'_> {
-    fn has(&self, head: &Head) -> bool {
-        (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
-    }
-}
-
-/// Whether they are of one cluster, and not of one that was made anew under the same name: then the state of a
-/// later time has a lower index or term.
-///
-/// # Errors
-/// [`Error::Histories`].
-fn of_one_history<'a>(
-    target: &Target,
-    backups: impl Iterator<Item = &'a Manifest>,
-    now: SystemTime,
-) -> Result<()> {
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    // A clock was ahead where one began later than now.
-    let mut backups: Vec<_> = backups.filter(|backup| backup.head.began <= now).collect();
-    backups.sort_unstable_by_key(|backup| backup.head.began);
-    let mut highest: Option<&Manifest> = None;
-    for backup in backups {
-        let is_lower = |high: &Manifest| {
-            backup.head.index < high.head.index || backup.head.term < high.head.term
-        };
-        match highest {
-            Some(high)
-                if is_lower(high)
-                    && high.head.began.saturating_add(SAME_TIME) < backup.head.began =>
-            {
-                return Err(Error::Histories {
-                    target: target.text().to_owned(),
-                    earlier: high.name.clone(),
-                    later: backup.name.clone(),
-                });
-            }
-            Some(high) if is_lower(high) => {}
-            _ => highest = Some(backup),
-        }
-    }
-    Ok(())
-}
-
 /// The backups that are not kept by their number or age, the oldest of each cluster first.
-fn old(stays: &BTreeMap<String, Manifest>, keep: &Keep, now: SystemTime) -> Vec<String> {
+fn old<'a>(
+    stays: impl Iterator<Item = (&'a String, &'a Manifest)>,
+    keep: &Keep,
+    now: SystemTime,
+) -> Vec<String> {
     let mut clusters: BTreeMap<(&str, u32), Vec<Aged>> = BTreeMap::new();
     for (name, Manifest { head, ended, .. }) in stays {
         let aged = ((head.term, head.index), *ended, name.clone());

@@ -1,6 +1,7 @@
 //! What a schedule may remove that nobody looks at.
 
 use super::*;
+use crate::manifest::mark_removed;
 use crate::{Own, prune_own};
 
 const ONE: Keep = Keep { last: 1, within: Duration::ZERO };
@@ -18,6 +19,16 @@ fn rewrite(place: &Place, manifest: &Manifest, head: Head) {
     let path = place.path().join(&manifest.name).join("manifest");
     let ended = head.began + 1;
     std::fs::write(path, Manifest { head, ended, ..manifest.clone() }.encode().unwrap()).unwrap();
+}
+
+/// Saves a state under this head, and breaks off.
+async fn break_off(cluster: &Cluster, target: &Target, name: &str, head: Head) {
+    let (items, sources) = (cluster.items(&Sources::default()), Sources::default());
+    let mut saver = Saver::begin_with(target, name, head, sources, SMALL).await.unwrap();
+    for item in items.into_iter().take(60) {
+        saver.add(item).await.unwrap();
+    }
+    saver.break_off().await.unwrap();
 }
 
 /// The story: a cluster with a shorter retention, made of a backup for a drill, removed the backups of the one
@@ -78,10 +89,80 @@ fn where_two_clusters_of_one_name_saved_nothing_is_removed() {
         rewrite(&place, new0, overtaken);
         let refused = prune_own(&target, &ONE, &own(1, 2), later).await;
         assert!(matches!(refused, Err(Error::Histories { .. })), "{refused:?}");
+        // Nor does what was broken off go, though no backup is old.
+        break_off(&cluster, &target, "broken", cluster.head()).await;
+        let refused = prune_own(&target, &KEEP_ALL, &own(1, 2), later).await;
+        assert!(matches!(refused, Err(Error::Histories { .. })), "{refused:?}");
+        assert!(place.path().join("broken/records-000000").exists());
         // Where both are higher it is the same cluster.
         rewrite(&place, new0, of_new(began + 1061, 6001));
         let pruned = prune_own(&target, &ONE, &own(1, 2), later).await.unwrap();
         assert_eq!(pruned.backups, ["old0", "old1"]);
+    });
+}
+
+/// The story: two clusters saved at one target. The schedule of one removed what the other one was to go on with,
+/// by a clock that was a day ahead.
+#[test]
+fn what_another_cluster_or_nobody_broke_off_stays_for_a_person() {
+    run_in_folder(async |place, target| {
+        let cluster = Cluster::new(46);
+        cluster.save(&target, "whole", None).await;
+        let others = ["another", "anew", "nobodys"];
+        break_off(&cluster, &target, "own", cluster.head()).await;
+        let head = Head { cluster: "other".into(), ..cluster.head() };
+        break_off(&cluster, &target, "another", head).await;
+        let head = Head { generation: 2, ..cluster.head() };
+        break_off(&cluster, &target, "anew", head).await;
+        break_off(&cluster, &target, "nobodys", cluster.head()).await;
+        std::fs::remove_file(place.path().join("nobodys/head")).unwrap();
+        mark_removed(&target, "nobodys").await.unwrap();
+
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        let pruned = prune_own(&target, &ONE, &own(1, 2), later).await.unwrap();
+        assert!(pruned.objects > 0 && pruned.backups.is_empty(), "{pruned:?}");
+        assert!(place.is_empty("own"));
+        for name in others {
+            assert!(place.path().join(name).join("records-000000").exists(), "{name}");
+        }
+        prune(&target, &ONE, &[], later, false).await.unwrap();
+        assert!(others.iter().all(|name| place.is_empty(name)));
+        cluster.check(&target, "whole").await;
+    });
+}
+
+/// The story: somebody put manifests at the target, with the highest index and a time of next year. They were the
+/// latest, and each backup that was saved pushed two good ones out.
+#[test]
+fn backups_of_the_future_push_none_out_and_stay() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(47);
+        let mut last = None;
+        for name in ["b0", "b1", "b2"] {
+            last = Some(cluster.save(&target, name, None).await);
+            cluster.work(10);
+        }
+        let last = last.unwrap();
+        let now = SystemTime::now();
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let make_up = |number: usize, began: u64| {
+            let made_up = Manifest { name: format!("f{number}"), ..last.clone() };
+            std::fs::create_dir_all(place.path().join(&made_up.name)).unwrap();
+            rewrite(&place, &made_up, Head { began, index: 9000, ..last.head.clone() });
+        };
+        for number in 0..9 {
+            make_up(number, seconds + 365 * 24 * 3600);
+        }
+        let two = Keep { last: 2, within: Duration::ZERO };
+        let pruned = prune_own(&target, &two, &own(1, 9), now).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        assert_eq!(pruned.ahead, ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7"]);
+        assert_eq!(prune_own(&target, &two, &own(1, 9), now).await.unwrap().backups.len(), 0);
+        assert_eq!(Manifest::list(&target).await.unwrap().len(), 2 + 9);
+        // The clocks of two members are never the same.
+        make_up(0, seconds + 9 * 60);
+        let pruned = prune_own(&target, &two, &own(1, 9), now).await.unwrap();
+        assert_eq!((pruned.backups, &pruned.ahead[0]), (vec!["b1".to_owned()], &"f1".to_owned()));
     });
 }
 
