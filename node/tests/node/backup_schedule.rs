@@ -79,13 +79,18 @@ async fn under_the_next_leader(
 
 /// Lets these backups have ended two hours earlier.
 fn age(cluster: &Cluster, listed: &[Value]) {
+    rewrite(cluster, listed, |ended| ended - 2 * HOUR);
+}
+
+/// Lets these backups have ended at another time.
+fn rewrite(cluster: &Cluster, listed: &[Value], other: impl Fn(u64) -> u64) {
     for name in names(listed) {
         let path = folder(cluster).join(name).join("manifest");
         let text = std::fs::read_to_string(&path).expect("a manifest");
         let (_, json) = text.split_once('\n').expect("a line before the JSON");
         let mut manifest: Value = serde_json::from_str(json).expect("JSON");
         let ended = manifest["ended"].as_u64().expect("a time");
-        manifest["ended"] = (ended - 2 * HOUR).into();
+        manifest["ended"] = other(ended).into();
         let json = manifest.to_string();
         let line = format!("cairn-backup {:08x} {}", crc32fast::hash(json.as_bytes()), json.len());
         std::fs::write(&path, format!("{line}\n{json}")).expect("ours");
@@ -163,6 +168,42 @@ async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
     let log = cluster.logs_with("it needs a restart", |log| log.contains("need a restart")).await;
     let line = log.lines().find(|line| line.contains("need a restart")).expect("logged");
     assert!(line.contains("backup.target"), "{line}");
+}
+
+/// The story: by a manifest of next year good backups were old, and went.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_the_future_is_named_once_and_neither_goes_nor_counts() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    std::fs::create_dir(folder(&cluster)).expect("a folder");
+    schedule(&mut cluster);
+    cluster.start_all().await;
+    let first = settled(&cluster, "a first backup", |listed| listed.len() == 1).await;
+    let of_future = names(&first)[0];
+    rewrite(&cluster, &first, |ended| ended + 365 * 24 * HOUR);
+
+    // It is not the one that ended last, so one is due. That is the only one that counts.
+    cluster.client().put("key", "value").await.expect("a put");
+    reload(&mut cluster, 0, "backup.keep = 2", "backup.keep = 1");
+    let words = "the time of these backups lies in the future";
+    let log = cluster.logs_with(words, |log| log.contains(words)).await;
+    let line = log.lines().find(|line| line.contains(words)).expect("logged");
+    assert!(line.contains("ERROR") && line.contains(of_future), "{line}");
+    let both = listed(&cluster);
+    assert_eq!((both.len(), names(&both)[0]), (2, of_future), "it stays");
+
+    // Of those that count the older one goes.
+    age(&cluster, &both[1..]);
+    reload(&mut cluster, 0, "backup.every = \"1h\"", "backup.every = \"90m\"");
+    let replaced = async || {
+        let listed = listed(&cluster);
+        let stays = names(&listed).contains(&of_future);
+        let replaced = listed.len() == 2 && !names(&listed).contains(&names(&both)[1]);
+        let running = metric(&cluster, 0, "cairn_backup_running")?;
+        (stays && replaced && running == "0").then_some(())
+    };
+    cluster.until("the other one is replaced", replaced).await;
+    let log = cluster.logs();
+    assert_eq!(log.lines().filter(|line| line.contains(words)).count(), 1, "{log}");
 }
 
 /// A member has no roles, and nobody else who could save has one here.

@@ -8,8 +8,8 @@
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
 //! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
 //! - Nobody looks at what it removes. So it removes backups of this cluster alone, [`REMOVED_AT_ONCE`] at most
-//!   after each that it saved, and none where another cluster of the name has saved. A member that begins to lead
-//!   removes nothing by that.
+//!   after each that it saved, and none where another cluster of the name has saved. Those whose time lies in the
+//!   future stay, beside those that count, and are named once. A member that begins to lead removes nothing by that.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
 
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// How often it looks whether this member leads.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -82,6 +82,8 @@ pub(super) struct Schedule {
     /// What was logged last, of saving and of removing.
     failed: Option<String>,
     not_removed: Option<String>,
+    /// The backups of the future that were logged last.
+    ahead: Vec<String>,
     /// Before the next try.
     pause: Duration,
     /// How the last backup was encrypted, if it was.
@@ -103,6 +105,7 @@ impl Schedule {
             unpruned: false,
             failed: None,
             not_removed: None,
+            ahead: Vec::new(),
             pause: FIRST_PAUSE,
             encryption: None,
         }
@@ -143,7 +146,7 @@ impl Schedule {
     /// Another member knows from now on what is at the target.
     fn forget(&mut self) {
         (self.unpruned, self.failed, self.pause) = (false, None, FIRST_PAUSE);
-        self.not_removed = None;
+        (self.not_removed, self.ahead) = (None, Vec::new());
         self.status.lock().last_ended = None;
     }
 
@@ -351,7 +354,7 @@ impl Schedule {
         options.build()
     }
 
-    async fn prune(&self, target: &Target, config: &BackupConfig) -> Result<(), SaveError> {
+    async fn prune(&mut self, target: &Target, config: &BackupConfig) -> Result<(), SaveError> {
         if !self.leads() {
             return Err(SaveError::BrokenOff);
         }
@@ -368,7 +371,22 @@ impl Schedule {
                 "backups removed"
             );
         }
+        self.ahead(pruned.ahead, target);
         Ok(())
+    }
+
+    /// Names the backups whose time lies in the future, once until these are others.
+    fn ahead(&mut self, ahead: Vec<String>, target: &Target) {
+        if !ahead.is_empty() && self.ahead != ahead {
+            error!(
+                node = %self.replica.node_id(),
+                at = target.text(),
+                backups = ahead.join(", "),
+                "the time of these backups lies in the future: they stay, and `backup.keep` does not count them. A clock is or was \
+                 wrong, or somebody else writes at the target; `cairn backup prune --remove NAME --keep NUMBER` removes one"
+            );
+        }
+        self.ahead = ahead;
     }
 }
 
