@@ -181,6 +181,19 @@ pub enum Error {
         /// The key, as text.
         key: String,
     },
+    /// The cluster says that it does not have the entry with which an earlier backup ends.
+    #[error(
+        "the cluster's log does not have the entry with which backup `{base}` ends, term {term} and index {index}: that was taken \
+         of another history. Save a whole backup, without a base"
+    )]
+    OtherHistory {
+        /// The earlier backup.
+        base: String,
+        /// The term of its last entry.
+        term: u64,
+        /// The index of that entry.
+        index: u64,
+    },
     /// What the cluster sent is not a state.
     #[error("the cluster sent what is no state: {0}")]
     Sent(String),

@@ -2,7 +2,8 @@
 //!
 //! What holds here: the latest has the highest term and index. Clocks count only where an index may be of
 //! a cluster that was made anew under the same name, and then when backups began: one that took long may
-//! end behind later ones. Which one ended last says when the next one is due, and nothing else.
+//! end behind later ones. Which one ended last says when the next one is due, and nothing else. A term that the
+//! cluster has not come to is of another history.
 
 use crate::error::{Error, Result};
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, RESUMED_MAX};
@@ -22,15 +23,18 @@ pub struct OfCluster<'a> {
     pub cluster: &'a str,
     /// Its generation.
     pub generation: u32,
+    /// The highest term that the member has seen that is asked for the state: its log has no higher one.
+    pub term: u64,
     /// The last entry that the member has applied that is asked for the state.
     pub applied_index: u64,
 }
 
 impl OfCluster<'_> {
-    /// Whether a backup is of this cluster. What is far behind what that has applied is of another one of
-    /// this name, which was made anew since.
+    /// Whether a backup is of this cluster. What is far behind what that has applied, or of a later term, is of
+    /// another one of this name, which was made anew since.
     fn may_have(&self, head: &Head) -> bool {
         (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
+            && head.term <= self.term
             && head.index <= self.applied_index.saturating_add(LAG)
     }
 }
@@ -106,7 +110,8 @@ fn choose(
     now: SystemTime,
 ) -> std::result::Result<String, String> {
     if let Some(of) = of {
-        found.retain(|found| of.may_have(&found.head));
+        // Nothing builds on what does not say its term.
+        found.retain(|found| found.head.term > 0 && of.may_have(&found.head));
     }
     let clusters: BTreeSet<_> =
         found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();
@@ -142,7 +147,7 @@ mod tests {
     const NOW: u64 = 1_800_000_000;
     const DAY: u64 = 24 * 3600;
     const SHOP: OfCluster<'static> =
-        OfCluster { cluster: "shop", generation: 1, applied_index: 1000 };
+        OfCluster { cluster: "shop", generation: 1, term: 7, applied_index: 1000 };
 
     /// A backup of this index, and when it began and ended.
     fn saved(name: &str, index: u64, began: u64, ended: u64) -> Manifest {
@@ -212,6 +217,24 @@ mod tests {
         assert!(save.unwrap_err().contains("there is no backup of this cluster"));
         let reached = saved("reached", 1000 + LAG, NOW - DAY, NOW - DAY);
         assert_eq!(chosen(&[reached])[0], Ok("reached".into()));
+    }
+
+    /// The story: a cluster was made anew under the same name, and wrote more than the old one had. What that had saved
+    /// in higher terms was the latest, and every save was refused by the first key.
+    #[test]
+    fn a_save_builds_on_nothing_of_a_term_that_its_cluster_has_not_come_to() {
+        let of_term = |name: &str, index, term| {
+            let mut found = saved(name, index, NOW - DAY, NOW - DAY);
+            found.head.term = term;
+            found
+        };
+        let (old, new) = (of_term("old", 500, 8), of_term("new", 900, 7));
+        assert_eq!(chosen(&[old.clone(), new])[0], Ok("new".into()));
+        for none in [old, of_term("unknown", 500, 0)] {
+            let [save, restore] = chosen(std::slice::from_ref(&none));
+            assert!(save.unwrap_err().contains("there is no backup of this cluster"));
+            assert_eq!(restore, Ok(none.name));
+        }
     }
 
     #[test]

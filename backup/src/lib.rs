@@ -36,5 +36,5 @@ pub use prune::{Keep, Own, Pruned, prune, prune_own};
 pub use read::{Backup, Items};
 pub use record::Item;
 pub use save::Saver;
-pub use sources::{Held, Sources};
+pub use sources::{Held, LeftOut, Sources};
 pub use target::{Found, Target};

@@ -44,7 +44,9 @@ pub struct Head {
     pub generation: u32,
     /// Its version: no earlier release runs in it.
     pub cluster_version: u32,
-    /// The term of the last entry that is in the state.
+    /// The term of the last entry that is in the state; 0: it is not known of which history that is, and
+    /// nothing builds on it.
+    #[serde(default)]
     pub term: u64,
     /// Its index.
     pub index: u64,

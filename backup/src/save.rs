@@ -4,7 +4,7 @@
 //! out the values that they have, and the records of the new backup name the objects there.
 //!
 //! What holds here: a value that the cluster leaves out is found in one of these under the same version
-//! and hash, or the backup fails. An object of records is written when every object that it names is. It
+//! and hash, or the backup fails. So it does where a term shows that one of these is of another history. An object of records is written when every object that it names is. It
 //! is encrypted before it is first sent, so a call that is made again has the same bytes. At the end every
 //! object is there with its length, and then the manifest is written, if it can be read.
 
@@ -85,7 +85,7 @@ impl Saver {
     ///
     /// # Errors
     /// [`Error::Target`], if this is no name; [`Error::Missing`], if a prune removed what it builds on;
-    /// [`Error::Store`], also if there is one of that name.
+    /// [`Error::OtherHistory`], if that is of another one; [`Error::Store`], also if there is one of that name.
     pub async fn begin(target: &Target, name: &str, head: Head, sources: Sources) -> Result<Saver> {
         Saver::begin_with(target, name, head, sources, Sizes::USUAL).await
     }
@@ -107,6 +107,7 @@ impl Saver {
                 .map_or_else(Vec::new, |encryption| encryption.recipients().to_vec()),
             ..head
         };
+        sources.check_head(&head)?;
         head.store(target, name).await?;
         // From now on a prune sees it. One that was faster has taken a manifest by now, or the first
         // records of what had one until then.
@@ -145,9 +146,11 @@ impl Saver {
     ///
     /// # Errors
     /// [`Error::Sent`], if keys are out of order or a value does not have its hash;
-    /// [`Error::History`], if a value was left out that no source has; [`Error::TooMuch`], as soon as
-    /// the manifest is too long; [`Error::Store`]; [`Error::Damaged`], of a source.
+    /// [`Error::History`], if a value was left out that no source has, or the key has a version that is not of
+    /// the history of one; [`Error::OtherHistory`]; [`Error::TooMuch`], as soon as the manifest is too long;
+    /// [`Error::Store`]; [`Error::Damaged`], of a source.
     pub async fn add(&mut self, item: Item) -> Result<()> {
+        self.sources.check_item(&item)?;
         let record = match &item.value {
             _ if item.length == 0 => Record::of(&item, 0, 0),
             Some(value) => self.put(&item, value).await?,

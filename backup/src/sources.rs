@@ -2,19 +2,22 @@
 //!
 //! What holds here: a source is taken if every object that it names is there with its length. So many
 //! folders are in one chain that a reader can hold an object of each. All of them are encrypted to the
-//! recipients of the new backup, or none is.
+//! recipients of the new backup, or none is. Terms never decrease along a log: an entry of the state that does
+//! not fit the last one of a source shows that this is of another history.
 
 use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::fetch::{Reader, unpack};
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX};
 use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, decode_piece};
-use crate::record::{Piece, Record};
+use crate::record::{Item, Piece, Record};
 use crate::target::{Found, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -28,6 +31,43 @@ pub struct Held {
     pub through: (u64, u64),
     /// Of keys up to this one; `None`: of all keys.
     pub through_key: Option<Bytes>,
+}
+
+impl Held {
+    /// Whether the values have that of this key, by its version.
+    fn has(&self, item: &Item) -> bool {
+        (item.term, item.index) <= self.through
+            && self.through_key.as_ref().is_none_or(|last| item.key <= *last)
+    }
+
+    /// Whether an entry may be of the same log as the last one of these.
+    fn may_know(&self, term: u64, index: u64) -> bool {
+        let (last_term, last_index) = self.through;
+        match index.cmp(&last_index) {
+            Ordering::Less => term <= last_term,
+            Ordering::Equal => term == last_term,
+            Ordering::Greater => term >= last_term,
+        }
+    }
+}
+
+/// Why a new backup does not build on the one that was asked for, in words behind its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeftOut {
+    /// It needs the objects of so many backups.
+    Needs(usize),
+    /// It does not say the term of its last entry.
+    TermUnknown,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LeftOut::Needs(backups) => write!(f, "needs the objects of {backups} backups"),
+            LeftOut::TermUnknown => write!(f, "does not say the term of its last entry"),
+        }
+    }
 }
 
 /// A backup that another one builds on.
@@ -47,6 +87,15 @@ impl Source {
         of_values.chain([self.name.as_str()]).map(str::to_owned).collect()
     }
 
+    /// Whether it may be of the history of a state which ends with this entry.
+    fn check(&self, term: u64, index: u64) -> Result<()> {
+        let (last_term, last_index) = self.held.through;
+        if last_index <= index && self.held.may_know(term, index) {
+            return Ok(());
+        }
+        Err(Error::OtherHistory { base: self.name.clone(), term: last_term, index: last_index })
+    }
+
     /// The record of a key. Keys are asked for in order.
     pub(crate) async fn find(&mut self, key: &Bytes) -> Result<Option<&Record>> {
         while self.next.as_ref().is_none_or(|record| record.key < key) {
@@ -64,7 +113,7 @@ impl Source {
 pub struct Sources {
     pub(crate) all: Vec<Source>,
     pub(crate) base: Option<String>,
-    left_out: Option<(String, usize)>,
+    left_out: Option<(String, LeftOut)>,
     pub(crate) resumes: Vec<String>,
     pub(crate) encryption: Option<Arc<Encryption>>,
 }
@@ -73,7 +122,7 @@ impl Sources {
     /// The finished backup `base`, and, with `resume`, the latest of this cluster that were broken off, for
     /// a new backup that is encrypted so, or not. What was broken off and cannot be read is left out.
     /// A base that needs the objects of 24 folders is left out: so a chain of backups renews itself
-    /// before it is slow to read.
+    /// before it is slow to read. So is one that does not say its term.
     ///
     /// # Errors
     /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Mixed`], if that is not encrypted to
@@ -101,7 +150,9 @@ impl Sources {
             let manifest = Manifest::load(target, name).await?;
             may_build_on(name, &manifest.head.recipients, encryption)?;
             let needs = manifest.sources();
-            if needs < FOLDERS_MAX {
+            if manifest.head.term == 0 {
+                sources.left_out = Some((name.to_owned(), LeftOut::TermUnknown));
+            } else if needs < FOLDERS_MAX {
                 if let Some(encryption) = encryption {
                     encryption.reads(name, &manifest.head.recipients)?;
                 }
@@ -110,7 +161,7 @@ impl Sources {
                 sources.base = Some(name.to_owned());
                 sources.all.push(source);
             } else {
-                sources.left_out = Some((name.to_owned(), needs));
+                sources.left_out = Some((name.to_owned(), LeftOut::Needs(needs)));
             }
         }
         // A prune removes what is older, and does not see who begins to build on it.
@@ -125,6 +176,7 @@ impl Sources {
         {
             let Some(head) = Head::load(target, name).await? else { continue };
             if (head.cluster.as_str(), head.generation) != (cluster, generation)
+                || head.term == 0
                 || head.recipients != recipients
                 // What builds on nothing needs no object of an earlier backup, also not through this one.
                 || base.is_none() && head.base.is_some()
@@ -148,9 +200,35 @@ impl Sources {
         self.all.iter().map(|source| source.held.clone()).collect()
     }
 
-    /// The base that was asked for, if it is left out, and how many folders it needs.
-    pub fn left_out(&self) -> Option<(&str, usize)> {
-        self.left_out.as_ref().map(|(name, needs)| (name.as_str(), *needs))
+    /// The base that was asked for, if it is left out, and why.
+    pub fn left_out(&self) -> Option<(&str, LeftOut)> {
+        self.left_out.as_ref().map(|(name, why)| (name.as_str(), *why))
+    }
+
+    /// Whether all of them may be of the history of this state.
+    ///
+    /// # Errors
+    /// [`Error::OtherHistory`].
+    pub(crate) fn check_head(&self, head: &Head) -> Result<()> {
+        self.all.iter().try_for_each(|source| source.check(head.term, head.index))
+    }
+
+    /// The same by a key of that state. A value that is sent although a source has it says that the member
+    /// knows the source to be of another history.
+    ///
+    /// # Errors
+    /// [`Error::History`], [`Error::OtherHistory`].
+    pub(crate) fn check_item(&self, item: &Item) -> Result<()> {
+        for Source { name, held, .. } in &self.all {
+            if !held.may_know(item.term, item.index) {
+                return Err(Error::History { base: name.clone(), key: shown(&item.key) });
+            }
+            if item.length > 0 && item.value.is_some() && held.has(item) {
+                let (term, index) = held.through;
+                return Err(Error::OtherHistory { base: name.clone(), term, index });
+            }
+        }
+        Ok(())
     }
 
     /// The backups that were broken off, and that this one goes on with.

@@ -1,6 +1,7 @@
 //! How long a chain of backups may be, and what it costs to read one.
 
 use super::*;
+use crate::LeftOut;
 use crate::manifest::FOLDERS_MAX;
 
 /// Few objects of records: each is synced.
@@ -97,7 +98,7 @@ fn a_chain_that_needs_too_many_folders_begins_anew() {
         assert_eq!(Manifest::load(&target, &last).await.unwrap().sources(), FOLDERS_MAX);
         put(&mut cluster, 1);
         let sources = Sources::find(&target, "shop", 1, Some(&last), true, None).await.unwrap();
-        assert_eq!(sources.left_out(), Some((last.as_str(), FOLDERS_MAX)));
+        assert_eq!(sources.left_out(), Some((last.as_str(), LeftOut::Needs(FOLDERS_MAX))));
         assert!(sources.held().is_empty());
         let renewed = save(&cluster, &target, "renewed", Some(&last)).await;
         assert_eq!((renewed.sources(), renewed.head.base), (1, None));

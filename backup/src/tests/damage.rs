@@ -1,8 +1,8 @@
 //! Damage is found wherever it is, and what does not fit is refused.
 
 use super::*;
-use crate::Object;
 use crate::record::{Named, Piece};
+use crate::{LeftOut, Object};
 use prost::Message;
 
 #[test]
@@ -64,6 +64,77 @@ fn a_base_of_another_history_is_refused() {
         let refused = other.save_some(&target, "next", Some("base"), usize::MAX).await;
         assert!(matches!(refused, Err(Error::History { .. })));
         assert!(matches!(Backup::open(&target, "next").await, Err(Error::Missing { .. })));
+    });
+}
+
+/// The same where no value tells: after the recovery a key has a version of a term which the base has not, at an index
+/// that the base has.
+#[test]
+fn a_base_is_refused_by_a_term_that_its_history_does_not_have() {
+    run_in_folder(async |folder, target| {
+        let cluster = Cluster::new(5);
+        let saved = cluster.save(&target, "base", None).await;
+        let Head { index, .. } = saved.head;
+        let begin = async |name: &'static str, term, index| {
+            let sources =
+                Sources::find(&target, "shop", 1, Some("base"), false, None).await.unwrap();
+            let head = Head { term, index, ..cluster.head() };
+            Saver::begin_with(&target, name, head, sources, SMALL).await
+        };
+        let of_base = cluster.items(&Sources::default())[0].clone();
+        let item = |term, index| {
+            let value = Bytes::from_static(b"new");
+            let hash = xxh3_128(&value);
+            Item { term, index, length: 3, hash, value: Some(value), ..of_base.clone() }
+        };
+        // By the state's own last entry: of a term before, of no term of that entry, and behind the base's.
+        for (term, at) in [(0, index + 1), (2, index), (2, index - 1)] {
+            let refused = begin("head", term, at).await.err().unwrap();
+            assert!(matches!(refused, Error::OtherHistory { .. }), "{refused}");
+            assert!(refused.to_string().contains("backup `base`"), "{refused}");
+            assert!(folder.is_empty("head"));
+        }
+        // By a key's version.
+        for (name, term, at) in
+            [("early", 2, index - 1), ("last", 2, index), ("late", 0, index + 1)]
+        {
+            let mut saver = begin(name, 2, index + 9).await.unwrap();
+            let refused = saver.add(item(term, at)).await.unwrap_err();
+            assert!(matches!(refused, Error::History { .. }), "{name}: {refused}");
+        }
+        // The member has another entry there, and so sends what it would leave out.
+        let mut saver = begin("sent", 2, index + 9).await.unwrap();
+        let refused = saver.add(item(1, index - 1)).await.unwrap_err();
+        assert!(matches!(refused, Error::OtherHistory { .. }), "{refused}");
+        // In the same history both are as they should be.
+        let mut saver = begin("same", 2, index + 9).await.unwrap();
+        saver.add(item(2, index + 1)).await.unwrap();
+    });
+}
+
+/// Older manifests than this one may lack it: nobody knows of which history they are.
+#[test]
+fn nothing_builds_on_a_backup_that_does_not_say_its_term() {
+    run_in_folder(async |folder, target| {
+        let cluster = Cluster::new(5);
+        let saved = cluster.save(&target, "base", None).await;
+        let head = Head { term: 0, ..saved.head.clone() };
+        let text = Manifest { head, ..saved }.encode().unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let (_, json) = text.split_once('\n').unwrap();
+        let json = json.replace("\"term\": 0,", "");
+        let line = format!("cairn-backup {:08x} {}", crc32fast::hash(json.as_bytes()), json.len());
+        let path = folder.path().join("base/manifest");
+        std::fs::write(path, format!("{line}\n{json}")).unwrap();
+        assert!(!json.contains("term"), "{json}");
+        assert_eq!(Manifest::load(&target, "base").await.unwrap().head.term, 0);
+
+        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        assert_eq!(sources.left_out(), Some(("base", LeftOut::TermUnknown)));
+        assert!(sources.held().is_empty());
+        let whole = cluster.save(&target, "whole", Some("base")).await;
+        assert_eq!((whole.head.base, whole.records.is_empty()), (None, false));
+        cluster.check(&target, "whole").await;
     });
 }
 

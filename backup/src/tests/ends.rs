@@ -24,7 +24,7 @@ fn the_backup_that_ended_last_is_found_by_its_end_and_not_by_its_name() {
     run_in_folder(async |place, target| {
         let mut cluster = Cluster::new(21);
         let last = async |generation, until| {
-            let of = OfCluster { cluster: "shop", generation, applied_index: u64::MAX };
+            let of = OfCluster { cluster: "shop", generation, term: 1, applied_index: u64::MAX };
             let last = ended_last(&target, of, until).await.unwrap();
             last.map(|manifest| manifest.name)
         };
@@ -45,11 +45,16 @@ fn the_backup_that_ended_last_is_found_by_its_end_and_not_by_its_name() {
         assert_eq!(last(1, now + 99).await, None);
         assert_eq!(last(2, NEVER).await, None, "of another cluster");
         // One that was made anew under the same name has not reached it.
-        let anew = OfCluster { cluster: "shop", generation: 1, applied_index: early.head.index };
+        let anew =
+            OfCluster { cluster: "shop", generation: 1, term: 1, applied_index: early.head.index };
         let head = Head { index: early.head.index + (1 << 20) + 1, ..late.head.clone() };
         ends(&place, &Manifest { head, ..late.clone() }, now + 200);
         let found = ended_last(&target, anew, NEVER).await.unwrap().map(|found| found.name);
         assert_eq!(found.as_deref(), Some("b"));
+        // Nor has it come to this term.
+        let head = Head { term: 2, ..late.head.clone() };
+        ends(&place, &Manifest { head, ..late.clone() }, now + 200);
+        assert_eq!(last(1, NEVER).await.as_deref(), Some("b"));
         let path = place.path().join("a/manifest");
         std::fs::write(&path, "damaged").unwrap();
         written_at(&path, now + 200);

@@ -145,6 +145,7 @@ async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<Stri
     let of = of.map(|of| OfCluster {
         cluster: &of.cluster,
         generation: of.generation,
+        term: of.term,
         applied_index: of.applied_index,
     });
     match cairn_backup::latest(target, of, SystemTime::now()).await {

@@ -96,9 +96,9 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     let Saved { manifest, resumed, left_out } = saved;
     let resumed = Some(resumed.join(", ")).filter(|names| !names.is_empty());
     let new = manifest.own_bytes();
-    let whole = left_out.as_ref().map(|(base, needs)| {
-        format!("{base} needs the objects of {needs} backups, so this one builds on none and has everything")
-    });
+    let whole = left_out
+        .as_ref()
+        .map(|(base, why)| format!("{base} {why}, so this one builds on none and has everything"));
     output.either(
         || {
             let mut shown = as_json(&manifest);

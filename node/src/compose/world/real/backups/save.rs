@@ -1,7 +1,7 @@
 //! Saves the state of a cluster at a target: who sends it, and what the backup builds on. For the schedule
 //! and for `cairn backup save`.
 
-use cairn_backup::{Encryption, Head, Item, Manifest, Saver, Sources, Target};
+use cairn_backup::{Encryption, Head, Item, LeftOut, Manifest, Saver, Sources, Target};
 use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
 use futures::future::join_all;
 use std::ops::ControlFlow;
@@ -36,7 +36,9 @@ pub enum SaveError {
 impl SaveError {
     /// Whether it is about what a backup builds on.
     pub fn is_of_source(&self) -> bool {
-        use cairn_backup::Error::{Damaged, History, Missing, Mixed, Removed, TooMuch};
+        use cairn_backup::Error::{
+            Damaged, History, Missing, Mixed, OtherHistory, Removed, TooMuch,
+        };
         matches!(
             self,
             SaveError::Backup(
@@ -44,6 +46,7 @@ impl SaveError {
                     | History { .. }
                     | Missing { .. }
                     | Mixed { .. }
+                    | OtherHistory { .. }
                     | Removed(_)
                     | TooMuch { .. }
             )
@@ -58,8 +61,8 @@ pub struct Saved {
     pub manifest: Manifest,
     /// Those that were broken off, and that it went on with.
     pub resumed: Vec<String>,
-    /// The base that it does not build on, and how many folders that one needs.
-    pub left_out: Option<(String, usize)>,
+    /// The base that it does not build on, and why.
+    pub left_out: Option<(String, LeftOut)>,
 }
 
 /// The members that may send their state: followers first, then the leader. Learners may not be read.
@@ -126,7 +129,7 @@ async fn save_beside(
     each: &mut impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Saved, SaveError> {
     let resumed = sources.resumes().to_vec();
-    let left_out = sources.left_out().map(|(name, needs)| (name.to_owned(), needs));
+    let left_out = sources.left_out().map(|(name, why)| (name.to_owned(), why));
     let held = sources.held().into_iter();
     let held = held
         .map(|held| HeldValues { through: held.through, through_key: held.through_key })

@@ -240,11 +240,12 @@ impl Schedule {
     }
 
     async fn look(&self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
-        let engine = self.replica.engine();
+        let (engine, status) = (self.replica.engine(), self.replica.status());
         let of = OfCluster {
             cluster: &engine.identity().cluster,
             generation: engine.generation(),
-            applied_index: self.replica.status().applied.map_or(0, |applied| applied.index),
+            term: status.term,
+            applied_index: status.applied.map_or(0, |applied| applied.index),
         };
         let now = now();
         // One that ended later than the next one is due, counted from now, was saved by a clock that was ahead.
@@ -395,6 +396,7 @@ async fn base(target: &Target, of: &NodeStatus) -> Result<Option<String>, SaveEr
     let of = OfCluster {
         cluster: &of.cluster,
         generation: of.generation,
+        term: of.term,
         applied_index: of.applied_index,
     };
     match latest(target, Some(of), SystemTime::now()).await {
