@@ -5,7 +5,7 @@
 //! receiver takes nothing for a while, and when space is scarce. A piece is charged to the caller until the
 //! transport has sent one; one more of each stream, which waits for its place, is not. Few streams are
 //! open at once. Before each piece the caller's roles are looked at again. Others come first: behind each piece
-//! a stream waits as long as reading it took.
+//! a stream waits as long as reading it took. Nothing is left out by an entry that is not in this member's log.
 
 use super::{Inner, read};
 use crate::access::{Denied, Identity, Need, Principal, Session};
@@ -14,8 +14,9 @@ use crate::admission::refusal;
 use bytes::Bytes;
 use cairn_client::proto::{self, backup_part};
 use cairn_engine::{Engine, LogId};
-use cairn_raft::{Item, Replica, StateReader};
+use cairn_raft::{GROUP, Item, Replica, StateReader};
 use futures::{Stream, StreamExt};
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -103,6 +104,10 @@ pub(super) async fn backup(
     let held = request.held.into_iter().map(|held| {
         (LogId { term: held.through_term, index: held.through_index }, held.through_key)
     });
+    let purged = engine.log_bounds(GROUP).purged;
+    let held = held.filter(|(through, _)| {
+        may_be_in_log(*through, engine.log_id_at(GROUP, through.index), purged)
+    });
     let sending = Sending {
         engine: engine.clone(),
         replica: inner.replica.clone(),
@@ -126,6 +131,20 @@ pub(super) async fn backup(
         taken.recv().await.map(|part| (part, taken))
     });
     Ok(Box::pin(parts.take_until(inner.stopping.clone())))
+}
+
+/// Whether an entry may be of this member's history, by what its log has there, and by the last entry that was
+/// purged: terms never decrease along a log. One that the log has not come to says nothing; the caller
+/// compares versions.
+fn may_be_in_log(entry: LogId, there: Option<LogId>, purged: Option<LogId>) -> bool {
+    if let Some(there) = there {
+        return there.term == entry.term;
+    }
+    purged.is_none_or(|purged| match entry.index.cmp(&purged.index) {
+        Ordering::Less => entry.term <= purged.term,
+        Ordering::Equal => entry.term == purged.term,
+        Ordering::Greater => true,
+    })
 }
 
 /// A member's certificate is valid for longer than its slot is a member's, and may be made before.
@@ -255,6 +274,28 @@ fn bytes_of(item: &Item) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The story: an unsafe recovery gave an index to another entry, and values were left out which only the discarded one
+    /// had written.
+    #[test]
+    fn an_entry_is_of_this_history_if_the_log_has_it_or_may_have_had_it() {
+        let id = |term, index| LogId { term, index };
+        let purged = Some(id(5, 100));
+        for (entry, there, expected) in [
+            (id(6, 200), Some(id(6, 200)), true),
+            (id(5, 200), Some(id(6, 200)), false),
+            (id(7, 200), Some(id(6, 200)), false),
+            (id(5, 100), None, true),
+            (id(4, 100), None, false),
+            (id(4, 99), None, true),
+            (id(6, 99), None, false),
+            // As `cairn export` asks, for a part of the keys.
+            (id(u64::MAX, u64::MAX), None, true),
+        ] {
+            assert_eq!(may_be_in_log(entry, there, purged), expected, "{entry}");
+        }
+        assert!(may_be_in_log(id(9, 9), None, None), "nothing is known");
+    }
 
     /// The story: of an area of which nine tenths were live, a backup kept the last tenth from being free.
     #[test]
