@@ -19,6 +19,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// A target that is none, for an error: what stands before an `@` may be a secret.
+fn shown(text: &str) -> String {
+    let behind = |(scheme, rest): (&str, &str)| {
+        rest.rsplit_once('@').map(|(_, rest)| format!("{scheme}://…@{rest}"))
+    };
+    text.split_once("://").and_then(behind).unwrap_or_else(|| text.to_owned())
+}
+
 /// The longest name of a backup.
 const NAME_BYTES: usize = 64;
 
@@ -155,7 +163,7 @@ impl Target {
         variables: impl IntoIterator<Item = (String, String)>,
         limits: Option<Limits>,
     ) -> Result<Target> {
-        let refused = |reason: String| Error::Target { text: text.to_owned(), reason };
+        let refused = |reason: String| Error::Target { text: shown(text), reason };
         let bucket = Bucket::open(text, variables, limits).map_err(refused)?;
         let (store, once) = (bucket.store.clone(), bucket.once.clone());
         Ok(Target { text: text.into(), store, once, place: Place::Bucket(Arc::new(bucket)) })

@@ -76,10 +76,11 @@ impl Entries {
     /// A sentence that says what was expected.
     pub fn parse(text: &str) -> Result<Entries, String> {
         let mut entries = Entries::default();
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            let (name, entry) = item
-                .split_once('=')
-                .ok_or_else(|| format!("`{item}`: expected NAME=ROLES, such as ada=write:app/"))?;
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        for (number, item) in (1_usize..).zip(items) {
+            let (name, entry) = item.split_once('=').ok_or_else(|| {
+                format!("entry {number}: expected NAME=ROLES, such as ada=write:app/")
+            })?;
             let name = name.trim();
             check_name(name)?;
             let entry = Entry::parse(entry).map_err(|reason| format!("{name}: {reason}"))?;

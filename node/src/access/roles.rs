@@ -30,7 +30,8 @@ impl Roles {
     /// A sentence that says what was expected.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Roles, String> {
         let mut roles = Roles::default();
-        for word in words {
+        // A token may stand in place of roles: errors do not show what is there.
+        for (number, word) in (1_usize..).zip(words) {
             if roles.count() == MOST_ROLES {
                 return Err(format!("expected at most {MOST_ROLES} roles"));
             }
@@ -44,17 +45,17 @@ impl Roles {
                 }
                 _ => {
                     return Err(format!(
-                        "`{word}`: expected read, read:PREFIX, write, write:PREFIX or operator, with spaces between them"
+                        "role {number}: expected read, read:PREFIX, write, write:PREFIX or operator, with spaces between them"
                     ));
                 }
             };
             if role != word && prefix.is_empty() {
                 return Err(format!(
-                    "`{word}`: expected a prefix after `:`, or `{role}` alone for all keys"
+                    "role {number}: expected a prefix after `:`, or `{role}` alone for all keys"
                 ));
             }
             prefixes.push(unescaped(prefix).ok_or_else(|| {
-                format!("`{word}`: expected two hexadecimal digits after each % of a prefix")
+                format!("role {number}: expected two hexadecimal digits after each % of a prefix")
             })?);
         }
         Ok(roles)

@@ -1,12 +1,15 @@
 //! What can be wrong with a configuration. Each error names the key, where it was given, and what
-//! to do.
+//! to do. It shows what was given, but not where that may be a secret by a slip: it would stay in the log.
 
+use super::keys;
 use cairn_client::shown;
 
 /// The most bytes of one thing that was given.
 const QUOTED_BYTES: usize = 300;
 /// How a secret key of age begins.
 const SECRET_KEY: &str = "AGE-SECRET-KEY-";
+/// How an error shows a list and a table, whatever is in them.
+pub(super) const FORMS: [&str; 2] = ["[…]", "{}"];
 
 /// A configuration that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +80,14 @@ impl ConfigError {
         value: String,
         reason: String,
     ) -> ConfigError {
-        // One in the place of its recipient would stay in the log.
-        let value = if is_secret_key(&value) { format!("{SECRET_KEY}…") } else { value };
+        let is_form = FORMS.contains(&value.as_str());
+        let value = if is_secret_key(&value) {
+            format!("{SECRET_KEY}…")
+        } else if keys::hides_value(key) && !is_form {
+            "…".into()
+        } else {
+            value
+        };
         ConfigError::BadValue { key: key.into(), location: location.to_string(), value, reason }
     }
 }

@@ -36,13 +36,15 @@ pub(super) fn parse_some_period(text: &str, least: u64) -> Result<Option<Duratio
 pub(super) fn check_target(text: &str) -> Result<(), String> {
     let known = match text.split_once("://") {
         Some((scheme, rest)) => {
-            SCHEMES.contains(&scheme) && !rest.is_empty() && !rest.starts_with('/')
+            let bucket = rest.split('/').next().unwrap_or_default();
+            // A name and a secret before an `@` would be in every line that names the target.
+            SCHEMES.contains(&scheme) && !bucket.is_empty() && !bucket.contains(['@', ':'])
         }
         // Each member may have been started elsewhere.
         None => text.starts_with('/') || text == "none",
     };
     let expected = "expected a folder as /absolute/path, a bucket as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or \
-                    az://CONTAINER/PREFIX, or none";
+                    az://CONTAINER/PREFIX, or none; credentials of a bucket stand in the environment";
     known.then_some(()).ok_or_else(|| expected.to_string())
 }
 

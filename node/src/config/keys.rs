@@ -235,6 +235,15 @@ pub(crate) const KEYS: &[Key] = &[
     key("log.format", Choice(&["human", "json"]), "human").means("how the server writes its log"),
 ];
 
+/// Whether a secret may stand in place of this key's value: a key of a bucket or of a certificate, or a token.
+/// The value of a number or an address is shown, since a slip is found by it.
+pub(crate) fn hides_value(name: &str) -> bool {
+    let is_text = |key: &Key| {
+        matches!(key.kind, Text | OptionalFile | BackupTarget | BackupRecipient | Access)
+    };
+    name.starts_with("access.") || find(name).is_some_and(is_text)
+}
+
 /// The key of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)

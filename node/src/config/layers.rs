@@ -3,9 +3,9 @@
 //!
 //! What holds here: every stored value has passed its key's check, and keeps its source.
 
-use super::error::ConfigError;
+use super::error::{ConfigError, FORMS};
 use super::keys::{self, KEYS, Key};
-use super::members;
+use super::{members, syntax};
 use crate::access::{Entry, check_name};
 use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ impl Layers {
     pub fn add_toml(&mut self, path: &str, text: &str) -> Result<(), ConfigError> {
         let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
             path: path.into(),
-            reason: error.to_string(),
+            reason: syntax::reason(text, &error),
         })?;
         let mut found = Vec::new();
         flatten("", table.get_ref(), &mut found);
@@ -359,10 +359,11 @@ impl Form {
         source: &Source,
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Result<String, ConfigError> {
+        let [list, table] = FORMS;
         let (text, reason) = match self {
             Form::One(text) => return Ok(text),
-            Form::List(_) => ("[…]", "expected one value, not a list"),
-            Form::EmptyTable => ("{}", "expected one value, not a table"),
+            Form::List(_) => (list, "expected one value, not a list"),
+            Form::EmptyTable => (table, "expected one value, not a table"),
         };
         let reason = check(text).err().unwrap_or_else(|| reason.into());
         Err(ConfigError::bad_value(key, source, text.into(), reason))

@@ -11,6 +11,7 @@ mod keys;
 mod layers;
 mod members;
 mod security;
+mod syntax;
 
 pub use backup::BackupConfig;
 pub use error::ConfigError;

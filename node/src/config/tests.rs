@@ -198,6 +198,58 @@ fn a_bad_value_is_refused_with_what_was_expected() {
     assert!(file_error("slot = ").contains("is not valid TOML"));
 }
 
+/// The story: somebody gave the secret key of a bucket without quotes, and the log showed the line.
+#[test]
+fn an_error_of_the_syntax_names_line_and_key_and_shows_no_value() {
+    let secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+    for (text, place) in [
+        (format!("secret_access_key = {secret}"), "line 3, `secret_access_key`: "),
+        (format!("target = s3://AKIA:{secret}@backups"), "line 3, `target`: "),
+        (format!("target = \"{secret}\"\ntarget = \"{secret}\""), "line 4, `target`: "),
+        (format!("every = \"1h\" {secret}"), "line 3, `every`: "),
+        (secret.to_string(), "line 3: "),
+        (format!("{secret} = 1"), "line 3: "),
+        (format!("target = \"{secret}"), ""),
+        (format!("target = \"\"\"{secret}"), ""),
+    ] {
+        let error = file_error(&format!("slot = 1\n[backup]\n{text}\n"));
+        assert!(error.starts_with(&format!("cairn.toml is not valid TOML: {place}")), "{error}");
+        assert!(!error.contains("wJalr") && !error.contains("EXAMPLE"), "{error}");
+    }
+}
+
+/// The same where the syntax is right.
+#[test]
+fn an_error_shows_no_value_in_whose_place_a_secret_may_stand() {
+    let secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+    let hidden = |error: String| {
+        assert!(!error.contains("wJalr") && !error.contains("EXAMPLE"), "{error}");
+        error
+    };
+    for (key, value) in [
+        ("backup.target", secret.to_string()),
+        ("backup.target", format!("s3://AKIA:{secret}@backups")),
+        ("backup.encrypt_to", secret.to_string()),
+        ("tls.key", format!("-----BEGIN PRIVATE KEY-----\\n{secret}")),
+        ("access.ada", secret.to_string()),
+        ("access.ada", format!("read {secret}:")),
+        ("access.ada", format!("read:{secret}%")),
+        ("access.ada", format!("read token:{secret}")),
+        ("access", secret.to_string()),
+        ("access", format!("ada={secret}")),
+    ] {
+        let error = hidden(file_error(&format!("{key} = \"{value}\"\n")));
+        let begin = format!("cairn.toml:1: `…` is not a value for `{key}`: expected ");
+        let places = ["role 1: ", "role 2: ", "entry 1: ", "ada: role 1: "];
+        let error = places
+            .iter()
+            .fold(error, |error, place| error.replace(&format!(": {place}expected"), ": expected"));
+        assert!(error.starts_with(&begin), "{error}");
+    }
+    // A slip in a number is found by it.
+    assert!(file_error("slot = 70000\n").contains("`70000` is not a value for `slot`"));
+}
+
 #[test]
 fn a_missing_key_names_every_way_to_give_it() {
     let error = NodeConfig::from_layers(&layers("slot = 1")).expect_err("no cluster").to_string();
@@ -392,17 +444,21 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
         ("full_every = \"1s\"", "expected between 1m and 3650days, or none"),
         (
             "target = \"backups\"",
-            "`backups` is not a value for `backup.target`: expected a folder as /absolute",
+            "`…` is not a value for `backup.target`: expected a folder as /absolute",
         ),
         ("target = \"./backups\"", "expected a folder as /absolute"),
         ("target = \"\"", "expected a folder as /absolute"),
         ("target = \"s4://bucket\"", "a bucket as s3://BUCKET/PREFIX"),
         ("target = \"s3://\"", "a bucket as s3://BUCKET/PREFIX"),
         ("target = \"s3:///prefix\"", "a bucket as s3://BUCKET/PREFIX"),
+        (
+            "target = \"s3://AKIA:secret@bucket\"",
+            "credentials of a bucket stand in the environment",
+        ),
         ("target = \"/a\\u001b[2J\"", "without control characters"),
         (
             "encrypt_to = \"ssh-ed25519 AAAA\"",
-            "`ssh-ed25519 AAAA` is not a value for `backup.encrypt_to`: expected a recipient of age",
+            "`…` is not a value for `backup.encrypt_to`: expected a recipient of age",
         ),
         ("encrypt_to = \"key.txt\"", "the /absolute/path of a file"),
         ("encrypt_to = \"\"", "the /absolute/path of a file"),
