@@ -49,6 +49,11 @@ impl Encryption {
         &self.readers
     }
 
+    /// What reads the records that this process wrote, and no others: nobody else can encrypt to its key.
+    pub(crate) fn own_identity(&self) -> Identities {
+        Identities::default().and(self.own.clone())
+    }
+
     /// Encrypts an object with values.
     pub(crate) fn values(&self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         encrypt(bytes, self.recipients.keys())
@@ -184,7 +189,10 @@ mod tests {
             assert!(decrypt(&values, encryption.readers()).is_err());
             let records = encryption.records(&plain).unwrap();
             assert_eq!(decrypt(&records, &reader), Ok(plain.clone()));
-            assert_eq!(decrypt(&records, encryption.readers()), Ok(plain));
+            assert_eq!(decrypt(&records, encryption.readers()), Ok(plain.clone()));
+            // What others encrypt to the same recipients is not taken for its own.
+            assert_eq!(decrypt(&records, &encryption.own_identity()), Ok(plain));
+            assert!(decrypt(&values, &encryption.own_identity()).is_err());
         }
         let text = encryption.text("a hash").unwrap();
         assert_eq!(decrypt_text(&text, &reader), Ok("a hash".into()));

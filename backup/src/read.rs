@@ -220,7 +220,7 @@ enum Load {
 }
 
 impl Values {
-    fn new(reader: &Reader, objects: &[Object]) -> Values {
+    pub(crate) fn new(reader: &Reader, objects: &[Object]) -> Values {
         let objects: BTreeMap<u32, Object> =
             objects.iter().map(|object| (object.number, object.clone())).collect();
         let folder = |object: &Object| folder_of(&object.path).to_owned();
@@ -246,7 +246,8 @@ impl Values {
         }
     }
 
-    async fn read(&mut self, record: &Record) -> Result<Bytes> {
+    /// The value of a record, not compared with its hash.
+    pub(crate) async fn read(&mut self, record: &Record) -> Result<Bytes> {
         let damaged = |what: &str| {
             let what = format!("the value of key {} {what}", shown(&record.key));
             Error::Damaged { name: self.reader.name.clone(), what }

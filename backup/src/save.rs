@@ -4,7 +4,7 @@
 //! out the values that they have, and the records of the new backup name the objects there.
 //!
 //! What holds here: a value that the cluster leaves out is found in one of these under the same version
-//! and hash, or the backup fails. So it does where a term shows that one of these is of another history. An object of records is written when every object that it names is. It
+//! and hash, or the backup fails; it is read back where an encrypted source may be made up. So it does where a term shows that one of these is of another history. An object of records is written when every object that it names is. It
 //! is encrypted before it is first sent, so a call that is made again has the same bytes. At the end every
 //! object is there with its length, and then the manifest is written, if it can be read.
 
@@ -188,13 +188,8 @@ impl Saver {
     async fn known(&mut self, item: &Item) -> Result<Record> {
         let mut known = None;
         for source in &mut self.sources.all {
-            let Some(record) = source.find(&item.key).await?.filter(|record| record.is(item))
-            else {
-                continue;
-            };
-            let (offset, number) = (record.offset, record.object);
-            if let Some(object) = source.objects.get(&number) {
-                known = Some((object.clone(), offset));
+            known = source.value_of(item).await?;
+            if known.is_some() {
                 break;
             }
         }

@@ -3,15 +3,18 @@
 //! What holds here: a source is taken if every object that it names is there with its length. So many
 //! folders are in one chain that a reader can hold an object of each. All of them are encrypted to the
 //! recipients of the new backup, or none is. Terms never decrease along a log: an entry of the state that does
-//! not fit the last one of a source shows that this is of another history.
+//! not fit the last one of a source shows that this is of another history. Of an encrypted save that another
+//! process broke off each value is read back and compared with the hash that the cluster says: anybody who knows a
+//! recipient can make one up.
 
 use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
 use crate::error::{Error, Result, shown};
 use crate::fetch::{Reader, unpack};
+use crate::keys::Identities;
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX};
 use crate::prune::{UNDER_WAY, is_younger};
-use crate::read::{Records, decode_piece};
-use crate::record::{Item, Piece, Record};
+use crate::read::{Records, Values, decode_piece};
+use crate::record::{Item, Piece, Record, matches};
 use crate::target::{Found, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
@@ -23,6 +26,9 @@ use std::time::SystemTime;
 
 /// The most bytes of an object of records at the target.
 const STORED_BYTES_MAX: u64 = RECORDS_BYTES_MAX + MORE_BYTES_MAX as u64;
+
+/// The most bytes of objects with values that are held of each source which is read back: four.
+const READ_BACK_BYTES: u64 = 64 << 20;
 
 /// Values that the saver has, and the cluster need not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +83,9 @@ pub(crate) struct Source {
     records: Records,
     /// The next record.
     next: Option<Record>,
-    pub(crate) objects: HashMap<u32, Object>,
+    objects: HashMap<u32, Object>,
+    /// Reads its values back, where nobody knows who wrote it.
+    unproven: Option<Values>,
 }
 
 impl Source {
@@ -96,8 +104,23 @@ impl Source {
         Err(Error::OtherHistory { base: self.name.clone(), term: last_term, index: last_index })
     }
 
-    /// The record of a key. Keys are asked for in order.
-    pub(crate) async fn find(&mut self, key: &Bytes) -> Result<Option<&Record>> {
+    /// Where the value of a key is. Keys are asked for in order.
+    pub(crate) async fn value_of(&mut self, item: &Item) -> Result<Option<(Object, u64)>> {
+        let found = self.find(&item.key).await?.filter(|record| record.is(item));
+        let Some(record) = found.cloned() else { return Ok(None) };
+        let Some(object) = self.objects.get(&record.object).cloned() else { return Ok(None) };
+        if let Some(values) = &mut self.unproven {
+            let value = values.read(&record).await?;
+            if !matches(&record, &value) {
+                let what = format!("the value of key {} does not have its hash", shown(&item.key));
+                return Err(Error::Damaged { name: self.name.clone(), what });
+            }
+        }
+        Ok(Some((object, record.offset)))
+    }
+
+    /// The record of a key.
+    async fn find(&mut self, key: &Bytes) -> Result<Option<&Record>> {
         while self.next.as_ref().is_none_or(|record| record.key < key) {
             match self.records.next().await? {
                 Some(record) => self.next = Some(record),
@@ -139,6 +162,7 @@ impl Sources {
         let found = target.find().await?;
         let mut sources = Sources { encryption: encryption.cloned(), ..Sources::default() };
         let encryption = encryption.map(Arc::as_ref);
+        let own = encryption.map(Encryption::own_identity);
         let recipients = encryption.map(Encryption::recipients).unwrap_or_default();
         let reader = |name: &str| Reader {
             target: target.clone(),
@@ -183,7 +207,8 @@ impl Sources {
             {
                 continue;
             }
-            let Some(source) = broken_off(reader(name), &head, &found).await? else { continue };
+            let broken_off = broken_off(reader(name), own.as_ref(), &head, &found);
+            let Some(source) = broken_off.await? else { continue };
             // A save that breaks off often takes over the folders of all its attempts.
             let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
             if more.len() < FOLDERS_MAX + RESUMED_MAX {
@@ -254,6 +279,7 @@ fn finished(reader: Reader, manifest: Manifest, found: &BTreeMap<String, Found>)
         records: Records::new(&reader, &manifest.records),
         name: reader.name,
         next: None,
+        unproven: None,
         objects: manifest.values.into_iter().map(|object| (object.number, object)).collect(),
     })
 }
@@ -261,23 +287,31 @@ fn finished(reader: Reader, manifest: Manifest, found: &BTreeMap<String, Found>)
 /// No key is longer: one that is would make the next request longer than a member takes.
 const KEY_BYTES_MAX: usize = 2048;
 
-/// `None` if nothing of it can be used.
+/// `None` if nothing of it can be used. `own`: what reads the encrypted records of this process alone.
 async fn broken_off(
-    reader: Reader,
+    mut reader: Reader,
+    own: Option<&Identities>,
     head: &Head,
     found: &BTreeMap<String, Found>,
 ) -> Result<Option<Source>> {
     let Reader { target, name, identities } = &reader;
     let (mut records, mut objects, mut last) = (Vec::new(), HashMap::new(), None);
-    let mut paths = HashSet::new();
+    let (mut paths, mut is_proven) = (HashSet::new(), true);
     loop {
         let path = path_of(name, "records", records.len());
         let Ok(Some(stored)) = target.get(&path, STORED_BYTES_MAX).await else { break };
         let (bytes, crc32) = (stored.len() as u64, crc32fast::hash(&stored));
-        let identities = identities.clone();
-        let unpacking =
-            spawn_blocking(move || unpack(stored, identities.as_ref(), true, RECORDS_BYTES_MAX));
-        let Ok(Ok(raw)) = unpacking.await else { break };
+        let (identities, own) = (identities.clone(), own.cloned());
+        let unpacking = spawn_blocking(move || {
+            let by = |identities: Option<&Identities>| {
+                unpack(stored.clone(), identities, true, RECORDS_BYTES_MAX)
+            };
+            match own.and_then(|own| by(Some(&own)).ok()) {
+                Some(raw) => Ok((raw, true)),
+                None => by(identities.as_ref()).map(|raw| (raw, identities.is_none())),
+            }
+        });
+        let Ok(Ok((raw, by_own))) = unpacking.await else { break };
         let Ok(Piece { named, records: piece }) = decode_piece(name, &raw) else { break };
         let named: Vec<Object> = named.iter().map(Object::from).collect();
         if !named.iter().all(|object| object.is_values() && is_there(object, found)) {
@@ -290,17 +324,29 @@ async fn broken_off(
         if piece.iter().any(|record| record.key.len() > KEY_BYTES_MAX) {
             break;
         }
+        is_proven &= by_own;
         objects.extend(named.into_iter().map(|object| (object.number, object)));
         last = piece.last().map(|record| record.key.clone()).or(last);
         let raw_bytes = raw.len() as u64;
         records.push(Object { number: 0, path, bytes, raw_bytes, zstd: true, crc32 });
     }
+    let Some(last) = last else { return Ok(None) };
+    let unproven = (!is_proven).then(|| {
+        let mut values = Values::new(&reader, &objects.values().cloned().collect::<Vec<_>>());
+        values.held_bytes_max = READ_BACK_BYTES;
+        values
+    });
+    if is_proven && own.is_some() {
+        // Its records are read again, and others may stand there by then.
+        reader.identities = own.cloned();
+    }
     let through = (head.term, head.index);
-    Ok(last.map(|last| Source {
-        name: name.to_owned(),
+    Ok(Some(Source {
         held: Held { through, through_key: Some(last) },
         records: Records::new(&reader, &records),
+        name: reader.name,
         next: None,
         objects,
+        unproven,
     }))
 }

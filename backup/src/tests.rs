@@ -8,6 +8,7 @@ mod damage;
 mod encryption;
 mod ends;
 mod own;
+mod planted;
 mod pruning;
 mod races;
 mod server;

@@ -18,13 +18,13 @@ fn identities(keys: &[&Identity]) -> Identities {
 }
 
 /// How a process encrypts to these, that has the secret keys of those.
-fn to(recipients: &[&Identity], has: &[&Identity]) -> Arc<Encryption> {
+pub(super) fn to(recipients: &[&Identity], has: &[&Identity]) -> Arc<Encryption> {
     let texts: Vec<String> = recipients.iter().map(|key| key.to_public().to_string()).collect();
     Arc::new(Encryption::new(Recipients::read(&texts).unwrap(), identities(has)))
 }
 
 /// Saves a state, and breaks off after so many keys.
-async fn save_some(
+pub(super) async fn save_some(
     cluster: &Cluster,
     target: &Target,
     name: &str,
@@ -46,7 +46,7 @@ async fn save_some(
     saver.finish(keys as u64).await.map(Some)
 }
 
-async fn save(
+pub(super) async fn save(
     cluster: &Cluster,
     target: &Target,
     name: &str,
@@ -57,7 +57,7 @@ async fn save(
     saved.unwrap().unwrap()
 }
 
-async fn unlocked(target: &Target, name: &str, key: &Identity) -> crate::Result<Backup> {
+pub(super) async fn unlocked(target: &Target, name: &str, key: &Identity) -> crate::Result<Backup> {
     Backup::open(target, name).await?.unlock(&identities(&[key]))
 }
 
