@@ -221,6 +221,38 @@ mod tests {
         assert_eq!(latest.len(), MOST_SHOWN + 2);
     }
 
+    /// A schedule asks each hour, for years.
+    #[test]
+    fn backups_push_no_other_call_out_and_each_caller_has_its_latest() {
+        let audit = Audit::new(NodeId::new(1, 1));
+        let ask = |principal: &str, call, arguments: &str, end: End<'_>| {
+            audit.begin(principal.into(), call, arguments.into()).end(end);
+        };
+        ask("token ops", "set-mode", "sync", End::Done);
+        for number in 0..3 * MOST_SHOWN {
+            for member in ["member 1", "member 2"] {
+                ask(member, BACKUP, &format!("beside {number} earlier ones"), End::Done);
+            }
+            ask("member 1", BACKUP, "everything", End::Refused("two already"));
+            // Another call of the same caller is none of them.
+            ask("member 2", "drain", "end", End::Refused("no"));
+        }
+        let latest = audit.latest();
+        let of = |call: &str| -> Vec<[&str; 3]> {
+            let calls = latest.iter().filter(|shown| shown.call == call);
+            calls.map(|c| [&*c.principal, &*c.arguments, &*c.result]).collect()
+        };
+        let last = format!("beside {} earlier ones", 3 * MOST_SHOWN - 1);
+        let expected = [
+            ["member 1", last.as_str(), "ok"],
+            ["member 2", last.as_str(), "ok"],
+            ["member 1", "everything", "refused: two already"],
+        ];
+        assert_eq!(of(BACKUP), expected);
+        assert_eq!(of("set-mode"), [["token ops", "sync", "ok"]]);
+        assert_eq!(of("drain").len(), MOST_SHOWN - 1, "beside the backup that was refused");
+    }
+
     #[test]
     fn a_change_that_is_asked_for_over_and_over_is_shown_once_with_what_it_came_to() {
         let audit = Audit::new(NodeId::new(1, 1));

@@ -105,6 +105,16 @@ fn verify(cluster: &Cluster, name: &str) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
+/// Lets this node lead.
+async fn lead(cluster: &Cluster, node: usize) {
+    let operator = cluster.client().operator();
+    let slot = u16::try_from(node + 1).expect("a slot");
+    let moved = async || operator.move_leader(Some(slot)).await.ok();
+    cluster.until("leadership moves", moved).await;
+    let leads = async || (cluster.leader().await == node).then_some(());
+    cluster.until("it leads", leads).await;
+}
+
 /// Writes this into the configuration of a running node instead of that, and lets it read it again.
 fn reload(cluster: &mut Cluster, node: usize, old: &str, new: &str) {
     let text = std::fs::read_to_string(cluster.config(node)).expect("a configuration");
@@ -170,6 +180,50 @@ async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
     assert!(line.contains("backup.target"), "{line}");
 }
 
+/// What should stay at another target says nothing of what is here, so a reload takes nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_target_is_used_by_a_member_that_was_restarted_and_by_no_other() {
+    let mut cluster = Cluster::format(3, "64MiB", "");
+    let (old, new) = (folder(&cluster), cluster.folder.path().join("elsewhere"));
+    for folder in [&old, &new] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    schedule(&mut cluster);
+    cluster.start_all().await;
+    let first = settled(&cluster, "a first backup", |listed| !listed.is_empty()).await;
+    let leader = cluster.leader().await;
+    reload(&mut cluster, leader, &format!("{old:?}"), &format!("{new:?}"));
+    let told = |log: &str| {
+        log.lines().any(|line| line.contains("need a restart") && line.contains("backup.target"))
+    };
+    cluster.logs_with("it needs a restart", told).await;
+
+    // It does not lead, and then leads again: it looks at the target, and one is due.
+    lead(&cluster, (leader + 1) % 3).await;
+    let same = |listed: &[Value]| names(listed) == names(&first);
+    settled(&cluster, "the next leader knows of them", same).await;
+    age(&cluster, &first);
+    lead(&cluster, leader).await;
+    let is_new = |listed: &[Value]| has_new(listed, &first);
+    let second = settled(&cluster, "one where the others are", is_new).await;
+    let elsewhere = || std::fs::read_dir(&new).expect("a folder").count();
+    assert_eq!(elsewhere(), 0);
+
+    assert_eq!(cluster.stop_node(leader), 0);
+    cluster.start_node(leader);
+    cluster.wait_ready().await;
+    lead(&cluster, leader).await;
+    let target = new.to_str().expect("text");
+    let saved = async || {
+        let ran = cluster.cairn_alone(&["backup", "list", target, "-o", "json"]);
+        let listed: Vec<Value> = serde_json::from_str(&ran.stdout).ok()?;
+        (!listed.is_empty()).then_some(listed)
+    };
+    let there = cluster.until("one at the new target", saved).await;
+    assert_eq!((there.len(), &there[0]["since"]), (1, &Value::Null));
+    assert_eq!(names(&listed(&cluster)), names(&second));
+}
+
 /// The story: by a manifest of next year good backups were old, and went.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_of_the_future_is_named_once_and_neither_goes_nor_counts() {
@@ -222,6 +276,36 @@ async fn the_leader_of_a_cluster_with_certificates_is_sent_the_state_as_a_member
         words.iter().all(|word| line.contains(word))
     };
     cluster.logs_with("the call in the audit", |logs| logs.lines().any(is_call)).await;
+}
+
+/// The story: a member's certificate is valid for months. The member was removed, and whoever had its disk could take
+/// every value.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_members_certificate_takes_no_state() {
+    // A member counts as reachable for as long as the shortest election timeout.
+    let more = "mode = \"sync\"\ntiming.election_min = \"5s\"\ntiming.election_max = \"10s\"";
+    let mut cluster = Cluster::secured(3, "64MiB", more);
+    cluster.start_all().await;
+    cluster.client().put("key", "value").await.expect("written");
+    let [ca, own, key] = cluster.certificates.as_ref().expect("secured").files("member-3");
+    let member = cluster.options_of(&[0]).tls(ca, own, key).build().expect("good options");
+    let endpoint = cluster.endpoints()[0].clone();
+    let state = async || member.operator().state(&endpoint, &[]).await;
+    let taken = cluster.until("a member takes it", async || state().await.ok()).await;
+    assert_eq!(taken.head().keys, 1);
+    drop(taken);
+
+    for node in [2, 1, 0] {
+        lead(&cluster, node).await;
+    }
+    let removed = cluster.cairn(&["members", "remove", "3", "--yes"]);
+    assert_eq!(removed.code, 0, "{removed:?}");
+    let refused = async || {
+        let said = state().await.err()?.to_string();
+        said.contains("the cluster has no member of this slot").then_some(said)
+    };
+    let said = cluster.until("it is refused", refused).await;
+    assert!(said.contains("member 3 may not take the state"), "{said}");
 }
 
 /// The folder was not mounted. Nothing made another one in its place.
