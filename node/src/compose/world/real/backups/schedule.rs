@@ -7,18 +7,18 @@
 //!   two lead for a moment, by what each knows, two backups begin: an object is created only where there is
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
 //! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
-//! - Nobody looks at what it removes. So it removes backups of this cluster alone, [`REMOVED_AT_ONCE`] at most
-//!   after each that it saved, and none where another cluster of the name has saved. Those whose time lies in the
-//!   future stay, beside those that count, and are named once. A member that begins to lead removes nothing by that.
+//! - A member that begins to lead removes nothing by that.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
+
+mod remove;
 
 use super::save::{SaveError, Saved, save, senders};
 use crate::config::{BackupConfig, format_size};
 use crate::metrics::SharedBackupStatus;
 use cairn_backup::{
-    Encryption, Error as BackupError, Identities, Keep, Manifest, OfCluster, Own, Recipients,
-    Target, ended_last, latest, prune_own, reaches_back,
+    Encryption, Error as BackupError, Identities, Manifest, OfCluster, Recipients, Target,
+    ended_last, latest, reaches_back,
 };
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_raft::{Replica, Role};
@@ -28,14 +28,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// How often it looks whether this member leads.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a member may take to answer, before it sends anything.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Each backup that is saved makes one superfluous.
-const REMOVED_AT_ONCE: usize = 2;
 /// After the first failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -48,14 +46,6 @@ fn now() -> Duration {
 fn due_in(ended: Duration, every: Duration, now: Duration) -> Duration {
     // A clock is behind the one of the last leader.
     ended.saturating_add(every).saturating_sub(now).min(every)
-}
-
-/// What stays. The ages count from the clock of the last leader, which may be a year ahead: so many stay, too,
-/// as are younger by the schedule.
-fn keep(config: &BackupConfig) -> Keep {
-    let within = config.keep_within.unwrap_or_default();
-    let younger = within.as_secs() / config.every.as_secs().max(1);
-    Keep { last: config.keep.max(usize::try_from(younger).unwrap_or(usize::MAX)), within }
 }
 
 /// When the next try begins: the pause, and the one after it.
@@ -198,26 +188,13 @@ impl Schedule {
         }
         if self.unpruned {
             // What stays too long keeps no backup from being saved.
-            match self.prune(&target, config).await {
+            match self.remove_old(&target, config).await {
                 Ok(()) => (self.unpruned, self.not_removed) = (false, None),
                 Err(error @ SaveError::BrokenOff) => return Err(error),
                 Err(error) => self.not_removed(&error, config),
             }
         }
         Ok(look.due_in)
-    }
-
-    fn not_removed(&mut self, error: &SaveError, config: &BackupConfig) {
-        self.status.lock().failures += 1;
-        let why = error.to_string();
-        if self.not_removed.as_ref() != Some(&why) {
-            warn!(
-                node = %self.replica.node_id(),
-                at = config.target,
-                "old backups are not removed: {why}. It is tried again after the next one; `cairn backup prune --dry-run` shows what would go"
-            );
-            self.not_removed = Some(why);
-        }
     }
 
     /// How the next backup is encrypted, if it is. It stays while the recipients do: by this alone the process
@@ -354,41 +331,6 @@ impl Schedule {
         };
         options.build()
     }
-
-    async fn prune(&mut self, target: &Target, config: &BackupConfig) -> Result<(), SaveError> {
-        if !self.leads() {
-            return Err(SaveError::BrokenOff);
-        }
-        let engine = self.replica.engine();
-        let (cluster, generation) = (engine.identity().cluster.as_str(), engine.generation());
-        let own = Own { cluster, generation, most: REMOVED_AT_ONCE };
-        let pruned = prune_own(target, &keep(config), &own, SystemTime::now()).await?;
-        if !pruned.backups.is_empty() || pruned.objects > 0 {
-            info!(
-                at = target.text(),
-                backups = pruned.backups.join(", "),
-                objects = pruned.objects,
-                bytes = pruned.bytes,
-                "backups removed"
-            );
-        }
-        self.ahead(pruned.ahead, target);
-        Ok(())
-    }
-
-    /// Names the backups whose time lies in the future, once until these are others.
-    fn ahead(&mut self, ahead: Vec<String>, target: &Target) {
-        if !ahead.is_empty() && self.ahead != ahead {
-            error!(
-                node = %self.replica.node_id(),
-                at = target.text(),
-                backups = ahead.join(", "),
-                "the time of these backups lies in the future: they stay, and `backup.keep` does not count them. A clock is or was \
-                 wrong, or somebody else writes at the target; `cairn backup prune --remove NAME --keep NUMBER` removes one"
-            );
-        }
-        self.ahead = ahead;
-    }
 }
 
 /// The backup of this cluster that the next one builds on.
@@ -427,28 +369,6 @@ mod tests {
         }
         // What a target says may be any number.
         assert_eq!(due_in(Duration::MAX, HOUR, ended), HOUR);
-    }
-
-    /// The story: a clock was a year ahead for one backup, and by the age of all others that was the only one
-    /// to stay.
-    #[test]
-    fn as_many_stay_as_are_younger_by_the_schedule() {
-        let config = |keep, keep_within| BackupConfig {
-            target: "/a".into(),
-            every: HOUR,
-            keep,
-            keep_within,
-            full_every: None,
-            encrypt_to: None,
-        };
-        for (keep_last, within, last) in [
-            (24, Some(720 * HOUR), 720),
-            (7, Some(2 * HOUR), 7),
-            (0, Some(3 * HOUR), 3),
-            (2, None, 2),
-        ] {
-            assert_eq!(keep(&config(keep_last, within)).last, last);
-        }
     }
 
     #[test]
