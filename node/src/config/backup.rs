@@ -19,6 +19,20 @@ pub struct BackupConfig {
     /// To whom they are encrypted: a recipient of age, or the absolute path of a file with some. Each one
     /// then has everything.
     pub encrypt_to: Option<String>,
+    /// How each one is read again once it is saved.
+    pub verify: BackupVerify,
+}
+
+/// How a backup is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackupVerify {
+    /// Not at all.
+    None,
+    /// Its objects are compared with their lengths and checksums.
+    Stored,
+    /// Its keys and values are compared with their hashes, too.
+    All,
 }
 
 impl BackupConfig {
@@ -39,6 +53,11 @@ impl BackupConfig {
             keep_within: some_period("backup.keep_within")?,
             full_every: some_period("backup.full_every")?,
             encrypt_to: Some(layers.text("backup.encrypt_to")?).filter(|text| text != "none"),
+            verify: match layers.text("backup.verify")?.as_str() {
+                "stored" => BackupVerify::Stored,
+                "all" => BackupVerify::All,
+                _ => BackupVerify::None,
+            },
         }))
     }
 
@@ -63,6 +82,12 @@ impl NodeConfig {
             return conflict(
                 "backup.full_every says when a backup has everything, and with backup.encrypt_to each one has, since no member has \
                  the secret key that reads the one before: leave one of the two out",
+            );
+        }
+        if backup.encrypt_to.is_some() && backup.verify == BackupVerify::All {
+            return conflict(
+                "backup.verify = \"all\" reads keys and values, and with backup.encrypt_to no member has the secret key: use \
+                 backup.verify = \"stored\", and run `cairn backup verify --identity FILE` where the key is",
             );
         }
         if !self.access.is_empty() && self.security == Some(Security::Insecure) {

@@ -226,6 +226,10 @@ pub(crate) const KEYS: &[Key] = &[
         .means("recipient of age, age1…, or a file with one on each line, to whom backups are encrypted; each backup then has \
                 everything. none: they are not encrypted")
         .live(),
+    key("backup.verify", Choice(&["none", "stored", "all"]), "none")
+        .means("how the leader reads each backup again that it has saved, before it removes others: stored: lengths and checksums of \
+                all objects that it needs; all: keys and values too, which an encrypted one does not allow")
+        .live(),
     key("unsafe_recovery.automatic", FLAG, "false")
         .means("true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
                 an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`"),

@@ -13,7 +13,7 @@ mod members;
 mod security;
 mod syntax;
 
-pub use backup::BackupConfig;
+pub use backup::{BackupConfig, BackupVerify};
 pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};

@@ -403,9 +403,11 @@ fn backups_are_saved_where_a_target_is_given() {
         keep_within: None,
         full_every: None,
         encrypt_to: None,
+        verify: BackupVerify::None,
     };
     assert_eq!(backup("target = \"/mnt/backups\"\n"), Some(nightly.clone()));
-    let given = "every = \"1m\"\nkeep = 0\nkeep_within = \"30d\"\nfull_every = \"7d\"\n";
+    let given =
+        "every = \"1m\"\nkeep = 0\nkeep_within = \"30d\"\nfull_every = \"7d\"\nverify = \"all\"\n";
     for target in ["s3://shop", "s3://shop/of/a", "gs://shop/a", "az://shop/a"] {
         let expected = BackupConfig {
             target: target.into(),
@@ -414,6 +416,7 @@ fn backups_are_saved_where_a_target_is_given() {
             keep_within: Some(30 * day),
             full_every: Some(7 * day),
             encrypt_to: None,
+            verify: BackupVerify::All,
         };
         assert_eq!(backup(&format!("target = \"{target}\"\n{given}")), Some(expected.clone()));
         // Where they are stays until a restart, and with it what stays there.
@@ -422,8 +425,10 @@ fn backups_are_saved_where_a_target_is_given() {
         assert_eq!(nightly.reloaded(&here), here);
     }
     for to in ["age1abc", "/etc/cairn/recipients.txt"] {
-        let expected = BackupConfig { encrypt_to: Some(to.into()), ..nightly.clone() };
-        let given = format!("target = \"/mnt/backups\"\nencrypt_to = \"{to}\"\n");
+        let verify = BackupVerify::Stored;
+        let expected = BackupConfig { encrypt_to: Some(to.into()), verify, ..nightly.clone() };
+        let given =
+            format!("target = \"/mnt/backups\"\nencrypt_to = \"{to}\"\nverify = \"stored\"\n");
         assert_eq!(backup(&given), Some(expected.clone()));
         assert_eq!(nightly.reloaded(&expected), expected);
     }
@@ -465,6 +470,7 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
         ("encrypt_to = \"age1\\u001b[2J\"", "without control characters"),
         ("encrypt_to = [\"age1abc\"]", "the /absolute/path of a file with one on each line"),
         ("evry = \"1h\"", "did you mean `backup.every`?"),
+        ("verify = \"some\"", "`backup.verify`: expected one of none, stored, all"),
     ] {
         let error = file_error(&format!("[backup]\n{given}\n"));
         assert!(error.starts_with("cairn.toml:2: ") && error.contains(expected), "{error}");
@@ -484,6 +490,12 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
     let both = "backup.encrypt_to = \"age1abc\"\nbackup.full_every = \"7d\"\n";
     let error = of(both).expect_err("each one has everything").to_string();
     assert!(error.contains("leave one of the two out"), "{error}");
+    let both = "backup.encrypt_to = \"age1abc\"\nbackup.verify = \"all\"\n";
+    let error = of(both).expect_err("nobody has the key").to_string();
+    assert!(
+        error.contains("backup.verify = \"stored\"") && error.contains("--identity"),
+        "{error}"
+    );
     let named = "access.ada = \"read\"\n";
     let error = of(&format!("{named}insecure = true\n")).expect_err("nobody is known").to_string();
     assert!(error.contains("backup.target") && error.contains("give certificates"), "{error}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) struct BackupStatus {
     /// From the end of one backup to the beginning of the next, as the schedule of this node says.
     pub(crate) every: Duration,
-    /// It looks at the target, saves, or removes.
+    /// It looks at the target, saves, verifies, or removes.
     pub(crate) running: bool,
     /// What failed since the node started.
     pub(crate) failures: u64,
@@ -38,10 +38,9 @@ impl BackupStatus {
         let help =
             "backup.every of this node: from the end of one backup to the beginning of the next";
         out.seconds("backup_interval", help, self.every)?;
-        let help =
-            "1 while this node looks at the target of backups, saves one, or removes old ones";
+        let help = "1 while this node looks at the target of backups, saves or verifies one, or removes old ones";
         out.flag("backup_running", help, self.running)?;
-        let help = "Attempts of this node to save or remove backups that failed";
+        let help = "Attempts of this node to save, verify or remove backups that failed";
         out.counter("backup_failures", help, self.failures)?;
         let Some(ended) = self.last_ended else { return Ok(()) };
         let help =

@@ -2,6 +2,8 @@
 //!
 //! No test waits for an interval: a backup at the target is made older instead.
 
+mod removal;
+
 use crate::backup::{RECIPIENT, SECRET};
 use crate::support::{Cluster, http_get, value_of};
 use cairn_launch::Signal;
@@ -222,42 +224,6 @@ async fn another_target_is_used_by_a_member_that_was_restarted_and_by_no_other()
     let there = cluster.until("one at the new target", saved).await;
     assert_eq!((there.len(), &there[0]["since"]), (1, &Value::Null));
     assert_eq!(names(&listed(&cluster)), names(&second));
-}
-
-/// The story: by a manifest of next year good backups were old, and went.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_backup_of_the_future_is_named_once_and_neither_goes_nor_counts() {
-    let mut cluster = Cluster::format(1, "64MiB", "");
-    std::fs::create_dir(folder(&cluster)).expect("a folder");
-    schedule(&mut cluster);
-    cluster.start_all().await;
-    let first = settled(&cluster, "a first backup", |listed| listed.len() == 1).await;
-    let of_future = names(&first)[0];
-    rewrite(&cluster, &first, |ended| ended + 365 * 24 * HOUR);
-
-    // It is not the one that ended last, so one is due. That is the only one that counts.
-    cluster.client().put("key", "value").await.expect("a put");
-    reload(&mut cluster, 0, "backup.keep = 2", "backup.keep = 1");
-    let words = "the time of these backups lies in the future";
-    let log = cluster.logs_with(words, |log| log.contains(words)).await;
-    let line = log.lines().find(|line| line.contains(words)).expect("logged");
-    assert!(line.contains("ERROR") && line.contains(of_future), "{line}");
-    let both = listed(&cluster);
-    assert_eq!((both.len(), names(&both)[0]), (2, of_future), "it stays");
-
-    // Of those that count the older one goes.
-    age(&cluster, &both[1..]);
-    reload(&mut cluster, 0, "backup.every = \"1h\"", "backup.every = \"90m\"");
-    let replaced = async || {
-        let listed = listed(&cluster);
-        let stays = names(&listed).contains(&of_future);
-        let replaced = listed.len() == 2 && !names(&listed).contains(&names(&both)[1]);
-        let running = metric(&cluster, 0, "cairn_backup_running")?;
-        (stays && replaced && running == "0").then_some(())
-    };
-    cluster.until("the other one is replaced", replaced).await;
-    let log = cluster.logs();
-    assert_eq!(log.lines().filter(|line| line.contains(words)).count(), 1, "{log}");
 }
 
 /// A member has no roles, and nobody else who could save has one here.

@@ -12,7 +12,9 @@
 //!   [`BackupConfig::every`].
 
 mod remove;
+mod verify;
 
+use self::verify::Verified;
 use super::save::{SaveError, Saved, save, senders};
 use crate::config::{BackupConfig, format_size};
 use crate::metrics::SharedBackupStatus;
@@ -72,6 +74,9 @@ pub(super) struct Schedule {
     /// What was logged last, of saving and of removing.
     failed: Option<String>,
     not_removed: Option<String>,
+    /// What is known of the backup that this member saved last, and what was logged of that.
+    verified: Verified,
+    not_verified: Option<String>,
     /// The backups of the future that were logged last.
     ahead: Vec<String>,
     /// Before the next try.
@@ -95,6 +100,8 @@ impl Schedule {
             unpruned: false,
             failed: None,
             not_removed: None,
+            verified: Verified::Yes,
+            not_verified: None,
             ahead: Vec::new(),
             pause: FIRST_PAUSE,
             encryption: None,
@@ -137,6 +144,7 @@ impl Schedule {
     fn forget(&mut self) {
         (self.unpruned, self.failed, self.pause) = (false, None, FIRST_PAUSE);
         (self.not_removed, self.ahead) = (None, Vec::new());
+        (self.verified, self.not_verified) = (Verified::Yes, None);
         self.status.lock().last_ended = None;
     }
 
@@ -181,12 +189,14 @@ impl Schedule {
         let target = Target::open(&config.target)?;
         let mut look = self.look(&target, config).await?;
         if look.due_in.is_zero() {
-            let manifest = self.save(&target, look.whole, encryption.as_ref()).await?;
+            let whole = look.whole || self.verified == Verified::Damaged;
+            let manifest = self.save(&target, whole, encryption.as_ref()).await?;
             self.tell(&manifest);
             look.due_in = config.every;
             self.unpruned = true;
+            self.verify(&target, &manifest.name, config).await?;
         }
-        if self.unpruned {
+        if self.unpruned && self.verified == Verified::Yes {
             // What stays too long keeps no backup from being saved.
             match self.remove_old(&target, config).await {
                 Ok(()) => (self.unpruned, self.not_removed) = (false, None),

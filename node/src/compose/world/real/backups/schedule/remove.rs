@@ -83,6 +83,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::BackupVerify;
     use std::time::Duration;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -98,6 +99,7 @@ mod tests {
             keep_within,
             full_every: None,
             encrypt_to: None,
+            verify: BackupVerify::None,
         };
         for (keep_last, within, last) in [
             (24, Some(720 * HOUR), 720),
