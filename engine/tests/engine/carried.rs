@@ -1,27 +1,20 @@
 //! Values that small group commits carry in the journal.
 
-use crate::support::store::{
-    GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
-};
+use crate::support::store::{self, GROUP, append, entry, filled, fresh, id, image, put, put_one};
 use crate::support::{Cache, Disk, Fate, geometry, place, run, stored, until};
 use bytes::Bytes;
 use cairn_disk::Failing;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Mode, NewEntry, Options, SnapshotKey};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An engine that writes no value to its place before it must.
 async fn patient() -> (Disk, Engine) {
-    let (disk, engine) = fresh(Mode::Sync).await;
-    engine.close().await.unwrap();
-    drop(engine);
-    let engine = reopen(&disk).await;
-    (disk, engine)
+    store::patient(Mode::Sync).await
 }
 
 fn patient_options() -> Options {
-    Options { sync_interval: Duration::from_secs(3600), ..options(Mode::Sync) }
+    store::patient_options(Mode::Sync)
 }
 
 async fn reopen(disk: &Disk) -> Engine {

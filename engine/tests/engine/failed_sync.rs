@@ -3,7 +3,7 @@
 
 use crate::support::store::{append, entry as small, filled};
 use crate::support::workload::{GROUP, History, check, options, verify, workload};
-use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run, until};
 use cairn_disk::FailedSyncs;
 use cairn_disk::Failing;
 use cairn_engine::io::FileKind;
@@ -364,16 +364,6 @@ async fn ten_entries(options: Options) -> (Disk, Engine) {
         append(&engine, vec![small(index, filled(3000, index))]).await.unwrap();
     }
     (disk, engine)
-}
-
-/// Waits for a condition that must come true.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let waits = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(60), waits).await.is_ok(), "{what}");
 }
 
 /// The story: a drive alone lost its power, and with it its cache. A write failed, the process

@@ -1,6 +1,6 @@
 //! An inspection reports what a directory holds and what of it verifies, and changes nothing.
 
-use crate::support::sixty::{GROUP, filled, id, key, stopped};
+use crate::support::sixty::{GROUP, filled, filled_ahead_of_syncs, id, key, stopped};
 use crate::support::{Disk, Fate, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Error, Inspection, KernelBootId, MemberState, inspect};
@@ -73,8 +73,7 @@ fn damage_is_reported_file_by_file() {
 fn it_reports_the_member_state_that_an_open_would_give() {
     run(async {
         // Killed while its acknowledgements ran ahead of its syncs.
-        let (disk, engine) = filled().await;
-        assert!(engine.status().unsynced_acks);
+        let (disk, engine) = filled_ahead_of_syncs().await;
         drop(engine);
         disk.kill(Fate::Kept);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Checkpoints of what changed: what they cost, when they are written, and what a restart makes of them.
 
 use crate::support::store::{GROUP, append, entry, filled, fresh, id, image, options, put_one};
-use crate::support::{Disk, Fate, Random, geometry, identity, run};
+use crate::support::{Disk, Fate, Random, geometry, identity, long_journal, run};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Change, Engine, ListQuery, Mode, Transition};
@@ -234,7 +234,10 @@ fn a_scrub_finds_damage_in_a_part_and_the_next_checkpoints_are_whole() {
 fn what_a_checkpoint_left_out_is_gone_for_the_older_one_too_once_its_space_is_used_again() {
     const LARGE: usize = 64 * 1024;
     run(async {
-        let (disk, engine) = fresh(MODE).await;
+        let disk = Disk::new(long_journal());
+        Engine::format(&disk, long_journal(), &identity()).await.unwrap();
+        let engine = Engine::open(Arc::new(disk.clone()), None, options(MODE)).await.unwrap();
+        engine.raise_format();
         let mut store = Store { disk, engine, next: 0, model: BTreeMap::new() };
         for key in 0..20 {
             store.put_bytes(key, LARGE).await;

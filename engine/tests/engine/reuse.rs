@@ -1,7 +1,7 @@
 //! Reused space: a repair never overwrites a value that has been given the old value's space.
 
 use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
-use crate::support::{Disk, Fate, geometry, identity, place, run, stored};
+use crate::support::{Disk, Fate, geometry, identity, long_journal, place, run, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -25,8 +25,8 @@ fn put_large(index: u64) -> Transition {
 /// overwrite all keys, and entries from 80 on are written until most of what the keys of the last
 /// checkpoint name is in use again. Returns the last entry.
 async fn reused() -> (Disk, u64) {
-    let disk = Disk::new(geometry());
-    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let disk = Disk::new(long_journal());
+    Engine::format(&disk, long_journal(), &identity()).await.unwrap();
     let engine = open(&disk, false).await.unwrap();
     let mut old = Vec::new();
     for index in 0..80 {

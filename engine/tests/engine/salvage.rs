@@ -2,8 +2,8 @@
 //! in place.
 
 use crate::support::sixty::{
-    GROUP, append, append_all, check_prefix, entry, filled, id, image, key, open, options, stopped,
-    transition, value,
+    GROUP, append, append_all, block_at, check_prefix, entry, filled, id, image, key,
+    newest_and_middle, open, options, stopped, transition, value,
 };
 use crate::support::{Cache, Disk, Fate, Random, geometry, identity, place, run, stored};
 use cairn_engine::io::{BLOCK, FileKind};
@@ -144,7 +144,8 @@ fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_is_still_recoveri
         let mut cuts = 0;
         for cut in 1..200 {
             let disk = stopped().await;
-            disk.damage(FileKind::Journal, |bytes| bytes[50 * BLOCK + 200] ^= 1);
+            let (_, middle) = newest_and_middle(&disk).await;
+            disk.damage(FileKind::Journal, |bytes| bytes[block_at(middle) + 200] ^= 1);
             {
                 let mut core = disk.core.lock().unwrap();
                 core.cut_at = Some(core.operations + cut);

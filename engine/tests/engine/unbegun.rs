@@ -1,7 +1,8 @@
 //! Damaged directories before it is decided that they may be overwritten.
 
 use crate::support::sixty::{
-    GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
+    GROUP, append, block_at, check_prefix, entry, filled, filled_ahead_of_syncs, id, image, key,
+    newest_and_middle, open, options, stopped, transition,
 };
 use crate::support::{Cache, Disk, Fate, Random, geometry, identity, run, until};
 use cairn_engine::io::{BLOCK, Device, Directory, FileKind, IoFuture};
@@ -28,19 +29,11 @@ enum Harm {
 
 const HARMS: [Harm; 4] = [Harm::Journal, Harm::Checkpoints, Harm::JournalAndHeader, Harm::Blocks];
 
-/// The bytes that this harm damages. How many blocks the journal has depends on the syncs between.
+/// The bytes that this harm damages.
 async fn places(disk: &Disk, harm: Harm) -> Vec<(FileKind, usize)> {
-    let found = cairn_engine::inspect(disk, KernelBootId(1), false).await.unwrap();
-    let contents = found.contents.unwrap();
-    let covered = |file: FileKind| {
-        let area = contents.checkpoints.iter().find(|area| area.file == file).unwrap();
-        area.holds.unwrap().1
-    };
+    let (newest, middle) = newest_and_middle(disk).await;
     let areas = [FileKind::Checkpoint0, FileKind::Checkpoint1];
-    let newest = areas.into_iter().max_by_key(|area| covered(*area)).unwrap();
-    let middle = (covered(newest) + contents.journal_end) / 2;
-    let blocks = geometry().journal_bytes / BLOCK as u64;
-    let block = |sequence: u64| (FileKind::Journal, (sequence % blocks) as usize * BLOCK + 200);
+    let block = |sequence: u64| (FileKind::Journal, block_at(sequence) + 200);
     match harm {
         Harm::Journal => vec![block(middle)],
         Harm::Checkpoints => areas.map(|area| (area, 2 * BLOCK + 10)).to_vec(),
@@ -168,8 +161,7 @@ fn blocks_that_cannot_be_read_for_a_while_cost_nothing() {
 #[test]
 fn a_power_cut_before_a_damaged_open_is_not_forgotten_by_it() {
     run(async {
-        let (disk, engine) = filled().await;
-        assert!(engine.status().unsynced_acks);
+        let (disk, engine) = filled_ahead_of_syncs().await;
         drop(engine);
         disk.kill(Fate::Kept);
         let after_a_cut = || Options { boot: KernelBootId(2), ..options(true) };

@@ -23,6 +23,12 @@ pub fn geometry() -> Geometry {
     Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 1 << 20, data_bytes: 4 << 20 }
 }
 
+/// The same with a longer journal, for tests in which no checkpoint may come unasked: one is due when a third
+/// of the journal was written, and a busy machine writes more blocks.
+pub fn long_journal() -> Geometry {
+    Geometry { journal_bytes: 8 << 20, ..geometry() }
+}
+
 /// A small random generator. Tests must not depend on the platform's.
 pub struct Random(pub u64);
 

@@ -2,6 +2,7 @@
 
 use super::{Disk, Fate, geometry, identity};
 use bytes::Bytes;
+use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
     Change, Engine, Error, GroupId, KernelBootId, LogId, Mode, NewEntry, Options, Promise,
     SharedImage, Transition,
@@ -68,9 +69,21 @@ pub async fn append_all(engine: &Engine, entries: Vec<NewEntry>) {
 /// Entries 0 to 59, with checkpoints at 20 and 40, all applied. Every fifth entry has its body in
 /// the data area.
 pub async fn filled() -> (Disk, Engine) {
+    filled_with(options(false)).await
+}
+
+/// The same, of which the last ones are acknowledged and not synced: no timer syncs.
+pub async fn filled_ahead_of_syncs() -> (Disk, Engine) {
+    let sync_interval = Duration::from_secs(3600);
+    let (disk, engine) = filled_with(Options { sync_interval, ..options(false) }).await;
+    assert!(engine.status().unsynced_acks);
+    (disk, engine)
+}
+
+async fn filled_with(options: Options) -> (Disk, Engine) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
-    let engine = open(&disk, false).await.unwrap();
+    let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
     for index in 0..60 {
         append(&engine, entry(index, if index % 5 == 0 { 2000 } else { 10 })).await;
         engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
@@ -88,6 +101,22 @@ pub async fn stopped() -> Disk {
     drop(engine);
     disk.kill(Fate::Kept);
     disk
+}
+
+/// The checkpoint area that was written last, and a block in the middle of the journal behind it. How
+/// many blocks the journal has depends on the syncs between: a busy machine has more.
+pub async fn newest_and_middle(disk: &Disk) -> (FileKind, u64) {
+    let found = cairn_engine::inspect(disk, KernelBootId(1), false).await.unwrap();
+    let contents = found.contents.unwrap();
+    let areas = contents.checkpoints.iter().filter_map(|area| Some((area.holds?.1, area.file)));
+    let (covered, newest) = areas.max_by_key(|(covered, _)| *covered).unwrap();
+    (newest, (covered + contents.journal_end) / 2)
+}
+
+/// Where a block of the journal is in its file.
+pub fn block_at(sequence: u64) -> usize {
+    let blocks = geometry().journal_bytes / BLOCK as u64;
+    (sequence % blocks) as usize * BLOCK
 }
 
 /// Checks that the log is a prefix of what was written, and that the engine can be used from there

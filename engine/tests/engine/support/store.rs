@@ -65,6 +65,21 @@ pub fn filled(len: usize, with: u64) -> Bytes {
     Bytes::from((0..len).map(|i| (with as usize * 31 + i) as u8).collect::<Vec<_>>())
 }
 
+/// The same options for an engine on which no timer decides anything: a busy machine syncs and records no
+/// more often than a quiet one.
+pub fn patient_options(mode: Mode) -> Options {
+    Options { sync_interval: Duration::from_secs(3600), ..options(mode) }
+}
+
+/// A small store whose engine was opened with [`patient_options`].
+pub async fn patient(mode: Mode) -> (Disk, Engine) {
+    let (disk, engine) = fresh(mode).await;
+    engine.close().await.unwrap();
+    drop(engine);
+    let opened = Engine::open(Arc::new(disk.clone()), None, patient_options(mode)).await;
+    (disk, opened.unwrap())
+}
+
 /// The capacity that a client's write needs.
 pub fn need(bytes: u64) -> Need {
     Need { bytes, puts: true, index_bytes: 0 }
