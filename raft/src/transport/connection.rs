@@ -102,8 +102,9 @@ mod tests {
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
 
-        let closed = address(&listen());
-        let (refused, error) = call(closed).await;
+        // Nobody listens there while this one holds it.
+        let closed = cairn_launch::HeldPort::any().unwrap();
+        let (refused, error) = call(closed.address().to_string()).await;
         assert!(refused, "{error}");
 
         let hangs_up = listen();

@@ -108,10 +108,7 @@ async fn a_log_that_grows_while_the_candidate_copies_its_directory_ends_the_unsa
     let members = Members::started().await;
     let leader = members.leader();
     let last = |one: &Replica| one.engine().log_bounds(GROUP).last;
-    // Every start is recorded, so nothing is logged unasked any more.
-    let recorded = |one: &Replica| leader.knows_epoch(one.node_id(), one.engine().boot_epoch());
-    let settled = |one: &Replica| recorded(one) && last(one) == last(leader);
-    members.until("all are equal", |_| members.replicas.iter().all(settled).then_some(())).await;
+    members.settled().await;
     let mut candidates = members.replicas.iter().enumerate().take(2);
     let (number, lost) = candidates.find(|(_, one)| one.node_id() != leader.node_id()).unwrap();
     // The last block but one of its journal is damaged, and holds nothing of the log.

@@ -107,7 +107,7 @@ async fn while_a_message_is_carried_out_no_generation_is_taken_and_while_one_is_
         let identity = identity.clone();
         async move { identity.adopt_generation(&told(7, false)).await }
     });
-    let until = runtime::now() + Duration::from_secs(20);
+    let until = runtime::now() + WAIT_LIMIT;
     while identity.keep_generation().is_ok() {
         assert!(runtime::now() < until, "it does not wait for the message");
         runtime::sleep(Duration::from_millis(5)).await;

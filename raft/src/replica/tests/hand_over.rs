@@ -61,7 +61,7 @@ async fn a_leader_leads_on_while_no_majority_says_that_it_may_vote() {
     leadership::hand_over(&leader.inner.member, To::Best, limit).await;
     assert!(leads(leader) && leader.status().term == term, "{:?}", leader.status());
     recover.iter().for_each(|one| assert!(one.inner.member.change(Event::Recovered)));
-    leadership::hand_over(&leader.inner.member, To::Best, Duration::from_secs(20)).await;
+    leadership::hand_over(&leader.inner.member, To::Best, WAIT_LIMIT).await;
     let other = |one: &Replica| (one.node_id() != leader.node_id() && leads(one)).then_some(());
     members.until("another leads", other).await;
 }
@@ -103,7 +103,7 @@ pub(super) async fn takes_a_write(leader: &Replica) {
             runtime::sleep(Duration::from_millis(20)).await;
         }
     };
-    runtime::timeout(Duration::from_secs(10), written).await.expect("it takes writes");
+    runtime::timeout(WAIT_LIMIT, written).await.expect("it takes writes");
 }
 
 /// The story: a member said that it may lead, and lost power before it did. openraft takes no
@@ -118,9 +118,10 @@ async fn a_leader_goes_on_after_nobody_took_over_what_it_handed_over() {
     let member = &leader.inner.member;
     let turn = member.handing_over.clone().lock_owned().await;
     let to = silent.node_id();
-    let hand_over = crate::durability::leadership::hand_over_to(member, to, limit, turn);
-    // The call that asked for it is gone before its end.
-    runtime::timeout(Duration::from_millis(50), hand_over).await;
+    // The call that asked for it is gone before its end: the first poll begins it.
+    let mut hand_over = Box::pin(leadership::hand_over_to(member, to, limit, turn));
+    assert!(futures::poll!(&mut hand_over).is_pending());
+    drop(hand_over);
     assert!(member.handing_over.try_lock().is_none(), "nobody names another transferee meanwhile");
     takes_a_write(leader).await;
 }
@@ -167,7 +168,7 @@ async fn a_member_that_is_being_stopped_leads_no_more_and_still_acknowledges() {
     let members = Members::started().await;
     let stopped = members.leader();
     stopped.leave().await;
-    let next = members.leader();
+    let next = members.leader_now().await;
     assert!(next.node_id() != stopped.node_id() && stopped.inner.member.may(Act::Stand).is_err());
     let refused = stopped.write(put()).await.unwrap_err();
     let named = matches!(&refused, WriteError::NotLeader { leader } if leader.0 == next.node_id());
@@ -185,7 +186,7 @@ async fn a_member_that_is_being_stopped_leads_no_more_and_still_acknowledges() {
             runtime::sleep(Duration::from_millis(5)).await;
         }
     };
-    runtime::timeout(Duration::from_secs(20), told).await.expect("no other one may be stopped");
+    runtime::timeout(WAIT_LIMIT, told).await.expect("no other one may be stopped");
     let third = members.replicas.iter().find(|one| others(&one.node_id()) && !leads(one)).unwrap();
     third.shutdown().await.unwrap();
     takes_a_write(next).await;
@@ -214,8 +215,9 @@ async fn a_drained_or_recovering_member_says_that_it_may_not_lead_and_takes_no_l
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_whose_disk_stalls_says_that_it_may_not_lead_and_takes_no_leadership() {
     let folder = tempfile::tempdir().unwrap();
-    let (engine, hold) =
-        engine_to_hold(&folder, |options| options.io_timeout = Duration::from_secs(3)).await;
+    // It stalls after a third of this time, and is asked before the rest is over.
+    let limit = Duration::from_secs(9);
+    let (engine, hold) = engine_to_hold(&folder, |options| options.io_timeout = limit).await;
     let (replica, service) = of_two(engine).await;
     let hello = || HelloRequest { envelope: envelope(), receiver_slot: 1, ..Default::default() };
     let answer = service.hello(Remote::default(), hello()).await.unwrap();
@@ -296,7 +298,7 @@ async fn openraft_is_told_at_once_whether_to_begin_elections() {
         };
         runtime::timeout(time, led).await.is_some()
     };
-    let limit = Duration::from_secs(20);
+    let limit = WAIT_LIMIT;
     assert!(leads_within(limit).await);
     let stops_leading = async || {
         while leads(&replica) {
@@ -307,7 +309,7 @@ async fn openraft_is_told_at_once_whether_to_begin_elections() {
     };
     member.change(Event::Drained(drain_since(Duration::ZERO)));
     assert!(stops_leading().await, "it is drained");
-    member.change(Event::Drained(drain_since(limit * 60)));
+    member.change(Event::Drained(drain_since(Duration::from_secs(1200))));
     assert!(leads_within(limit).await, "its drain has ended");
     member.change(Event::Lost);
     assert!(stops_leading().await, "it recovers");

@@ -78,8 +78,17 @@ impl Members {
                 runtime::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = runtime::timeout(Duration::from_secs(20), wait).await;
+        let waited = runtime::timeout(WAIT_LIMIT, wait).await;
         waited.unwrap_or_else(|| panic!("never: {what}"))
+    }
+
+    /// Waits until every start is recorded and all logs are equal: nothing is logged unasked any more.
+    pub(super) async fn settled(&self) {
+        let leader = self.leader();
+        let last = |one: &Replica| one.engine().log_bounds(GROUP).last;
+        let recorded = |one: &Replica| leader.knows_epoch(one.node_id(), one.engine().boot_epoch());
+        let settled = |one: &Replica| recorded(one) && last(one) == last(leader);
+        self.until("all are equal", |_| self.replicas.iter().all(settled).then_some(())).await;
     }
 
     /// A copy of a member's directory, as a power cut would leave it.

@@ -34,6 +34,9 @@ mod surveys;
 mod terms;
 mod versions;
 
+/// Longer than anything takes, even on a busy machine. It only turns a hang into a failure.
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
+
 /// Member 1.1 of a cluster of two; this test plays the other member, 2.2.
 pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let folder = tempfile::tempdir().unwrap();
@@ -206,7 +209,7 @@ async fn concurrent_requests_for_a_record_are_merged() {
             runtime::sleep(Duration::from_millis(5)).await;
         }
     };
-    runtime::timeout(Duration::from_secs(20), logged).await.expect("the record of the later epoch");
+    runtime::timeout(WAIT_LIMIT, logged).await.expect("the record of the later epoch");
     assert!(
         progress.unsafely_recovered_since(vote.leader_id.term),
         "the unsafe-recovery record precedes the boot-epoch record"
@@ -533,5 +536,11 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
         service.append_one(Remote::default(), append(1, 60)).await.is_err(),
         "the first one has its extents"
     );
-    service.append_one(Remote::default(), append(1, 25)).await.expect("the reservation has ended");
+    // It ends a moment after the log has the entry.
+    let until = runtime::now() + WAIT_LIMIT;
+    while let Err(full) = service.append_one(Remote::default(), append(1, 25)).await {
+        assert_eq!(full.code(), Code::ResourceExhausted, "{full}");
+        assert!(runtime::now() < until, "the reservation has ended");
+        tokio::task::yield_now().await;
+    }
 }

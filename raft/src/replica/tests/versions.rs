@@ -22,7 +22,7 @@ async fn a_replica_that_finds_a_higher_version_of_the_cluster_than_its_own_stops
             runtime::sleep(Duration::from_millis(5)).await;
         }
     };
-    let reason = runtime::timeout(Duration::from_secs(20), stops).await.expect("it stops");
+    let reason = runtime::timeout(WAIT_LIMIT, stops).await.expect("it stops");
     for part in [
         format!("the cluster's version is {}", VERSION + 1),
         format!("speaks version {VERSION}"),
@@ -42,7 +42,7 @@ async fn a_new_cluster_begins_at_the_version_that_its_members_speak() {
             runtime::sleep(Duration::from_millis(5)).await;
         }
     };
-    runtime::timeout(Duration::from_secs(20), began).await.expect("it begins");
+    runtime::timeout(WAIT_LIMIT, began).await.expect("it begins");
     assert_eq!(replica.versions().cluster, VERSION);
 }
 

@@ -375,6 +375,7 @@ mod tests {
     use futures::StreamExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
 
     /// Answers every hundredth call, and the others never.
     #[derive(Clone, Default)]
@@ -393,25 +394,43 @@ mod tests {
         }
     }
 
+    impl Hangs {
+        /// Returns once it was called so often.
+        async fn called(&self, times: usize) {
+            while self.0.load(Ordering::SeqCst) < times {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     /// The story: a follower's disk hung, and so did the heartbeats to it. They took all places of the
     /// connection, and the question whether the follower is there was not read any more.
     #[tokio::test]
     async fn calls_that_nobody_waits_for_take_no_place() {
         let (client, listener) = client().await;
         let service = Hangs::default();
-        let serving = tokio::spawn(async move {
-            let stream = listener.accept().await.unwrap().0;
-            server::serve(stream, service, server::Room::default()).await
-        });
+        let serving = serve(listener, service.clone());
         let hello = || client.call(methods::HELLO, HelloRequest::default());
-        for _ in 0..99 {
-            let limit = Duration::from_millis(5);
-            assert!(tokio::time::timeout(limit, hello()).await.is_err(), "it hangs");
+        for times in 1..100 {
+            // Nobody waits for it once it is there.
+            tokio::select! {
+                biased;
+                answer = hello() => panic!("it hangs: {answer:?}"),
+                () = service.called(times) => {}
+            }
         }
         // The limit only turns a hang into a failure.
         let answer = tokio::time::timeout(Duration::from_secs(60), hello()).await;
         answer.expect("the hundredth is served").unwrap();
         serving.abort();
+    }
+
+    /// Serves the first connection.
+    fn serve(listener: TcpListener, service: Hangs) -> JoinHandle<io::Result<()>> {
+        tokio::spawn(async move {
+            let stream = listener.accept().await.unwrap().0;
+            server::serve(stream, service, server::Room::default()).await
+        })
     }
 
     /// A client of one that listens, and its listener.
@@ -425,18 +444,29 @@ mod tests {
     #[tokio::test]
     async fn a_call_beyond_the_places_is_refused_and_abandoned_ones_give_theirs_back() {
         let (client, listener) = client().await;
-        let serving = tokio::spawn(async move {
-            let stream = listener.accept().await.unwrap().0;
-            server::serve(stream, Hangs::default(), server::Room::default()).await
-        });
+        let service = Hangs::default();
+        let serving = serve(listener, service.clone());
         let hello = || client.call(methods::HELLO, HelloRequest::default());
         let mut hanging = futures::future::join_all((0..64).map(|_| hello()));
-        let soon = Duration::from_millis(100);
-        assert!(tokio::time::timeout(soon, &mut hanging).await.is_err());
+        tokio::select! {
+            biased;
+            answers = &mut hanging => panic!("they hang: {answers:?}"),
+            () = service.called(64) => {}
+        }
         assert_eq!(hello().await.unwrap_err().code(), Code::ResourceExhausted);
         drop(hanging);
+        let place = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    refused = hello() => {
+                        assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+                    }
+                    () = service.called(65) => return,
+                }
+            }
+        };
         // The limit only turns a hang into a failure.
-        let place = async { while tokio::time::timeout(soon, hello()).await.is_ok() {} };
         tokio::time::timeout(Duration::from_secs(60), place).await.expect("there is a place");
         serving.abort();
     }
