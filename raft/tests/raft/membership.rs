@@ -1,8 +1,10 @@
 //! Members are added and removed, and the mode changes.
 
-use crate::support::{Cluster, format, put, quick, until, value, write};
+use crate::support::{Cluster, WAIT_LIMIT, format, put, quick, until, value, write};
 use cairn_engine::Mode;
 use cairn_raft::{ChangeError, MemberChange, NodeId, Replica, ReplicaConfig, Role};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// A cluster of one, and nodes of the slots up to `size` that are not members.
 async fn of_one(size: u16) -> Cluster {
@@ -15,6 +17,38 @@ async fn of_one_with(size: u16, configure: fn(&mut ReplicaConfig)) -> Cluster {
     cluster.start(1).await;
     cluster.leader().await;
     cluster
+}
+
+/// What a leader says of members that answer late, and of a hand-over that takes long: on a busy machine also
+/// of those that are there.
+const FOR_NOW: [&str; 4] =
+    ["active and reachable", "does not answer", "try again", "could take over"];
+
+/// Asks until the change is done.
+async fn done(cluster: &Cluster, asked: MemberChange) {
+    let done = async {
+        while let Err(refusal) = change(cluster, asked.clone()).await {
+            assert!(FOR_NOW.iter().any(|words| refusal.contains(words)), "{asked:?}: {refusal}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(WAIT_LIMIT, done).await.unwrap_or_else(|_| panic!("never done: {asked:?}"));
+}
+
+/// Asks until the change is refused with these words.
+async fn refused(cluster: &Cluster, asked: MemberChange, words: &str) {
+    let refused = async {
+        loop {
+            let refusal = change(cluster, asked.clone()).await.unwrap_err();
+            if refusal.contains(words) {
+                return;
+            }
+            assert!(FOR_NOW.iter().any(|words| refusal.contains(words)), "{asked:?}: {refusal}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ended = timeout(WAIT_LIMIT, refused).await;
+    assert!(ended.is_ok(), "never refused with `{words}`: {asked:?}");
 }
 
 /// Asks whoever leads until the change is done.
@@ -32,16 +66,14 @@ async fn change(cluster: &Cluster, change: MemberChange) -> Result<(), String> {
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     };
-    let limit = std::time::Duration::from_secs(120);
-    tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| panic!("never done: {change:?}"))
+    timeout(WAIT_LIMIT, asked).await.unwrap_or_else(|_| panic!("never done: {change:?}"))
 }
 
 /// Moves leadership, however busy the machine is.
 async fn move_leader(cluster: &Cluster, slot: u16) {
-    let limit = std::time::Duration::from_secs(120);
     let moved = async {
         loop {
             // A node that is refused knows none.
@@ -52,30 +84,60 @@ async fn move_leader(cluster: &Cluster, slot: u16) {
                     Err(error) => println!("not moved for now: {error}"),
                 }
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(limit, moved).await.unwrap_or_else(|_| panic!("{slot} never leads"));
+    timeout(WAIT_LIMIT, moved).await.unwrap_or_else(|_| panic!("{slot} never leads"));
+}
+
+/// Moves leadership until all see it there: on a busy machine another one may be elected meanwhile.
+async fn until_leads(cluster: &Cluster, slot: u16) {
+    let leads = async {
+        loop {
+            move_leader(cluster, slot).await;
+            if cluster.leader().await.node_id().slot() == slot {
+                return;
+            }
+        }
+    };
+    timeout(WAIT_LIMIT, leads).await.unwrap_or_else(|_| panic!("{slot} does not stay leader"));
+}
+
+/// Drains a member, once another one can take over from it.
+async fn drain(cluster: &Cluster, slot: u16) {
+    let drained = async {
+        while let Err(refusal) = cluster.replica(slot).drain(Duration::from_secs(600)).await {
+            assert!(matches!(refusal, ChangeError::Refused(_)), "{refusal}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(WAIT_LIMIT, drained).await.unwrap_or_else(|_| panic!("{slot} is never drained"));
 }
 
 async fn set_mode(cluster: &Cluster, mode: Mode) -> Result<(), String> {
-    for _ in 0..200 {
-        let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
-        if let Some(leader) = leader {
-            match leader.set_mode(mode).await {
-                Ok(()) => {
-                    assert_eq!(leader.modes().cluster, Some(mode), "answered before it is applied");
-                    return Ok(());
+    let asked = async {
+        loop {
+            let leader = cluster.replicas().find(|replica| replica.status().role == Role::Leader);
+            if let Some(leader) = leader {
+                match leader.set_mode(mode).await {
+                    Ok(()) => {
+                        assert_eq!(
+                            leader.modes().cluster,
+                            Some(mode),
+                            "answered before it is applied"
+                        );
+                        return Ok(());
+                    }
+                    Err(ChangeError::Refused(reason)) if !reason.contains("try again") => {
+                        return Err(reason);
+                    }
+                    Err(_) => {}
                 }
-                Err(ChangeError::Refused(reason)) if !reason.contains("try again") => {
-                    return Err(reason);
-                }
-                Err(_) => {}
             }
+            sleep(Duration::from_millis(50)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    panic!("the mode never changed");
+    };
+    timeout(WAIT_LIMIT, asked).await.unwrap_or_else(|_| panic!("the mode never changed"))
 }
 
 fn voters(cluster: &Cluster, slot: u16) -> Vec<u16> {
@@ -93,14 +155,14 @@ async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
     cluster.put("by one", "1").await;
     until("the first mode", || cluster.replica(1).modes().cluster).await;
     assert_eq!(cluster.replica(1).modes().cluster, Some(Mode::Sync), "one voter");
-    let refused = set_mode(&cluster, Mode::Replicated).await.unwrap_err();
-    assert!(refused.contains("needs 3 voters"), "{refused}");
+    let reason = set_mode(&cluster, Mode::Replicated).await.unwrap_err();
+    assert!(reason.contains("needs 3 voters"), "{reason}");
     cluster.start(2).await;
-    change(&cluster, MemberChange::Add(2)).await.unwrap();
+    done(&cluster, MemberChange::Add(2)).await;
     until_voters(&cluster, 2, &[1, 2]).await;
     cluster.put("by two", "2").await;
     cluster.start(3).await;
-    change(&cluster, MemberChange::Add(3)).await.unwrap();
+    done(&cluster, MemberChange::Add(3)).await;
     until_voters(&cluster, 3, &[1, 2, 3]).await;
     cluster.put("by three", "3").await;
     set_mode(&cluster, Mode::Replicated).await.unwrap();
@@ -117,24 +179,22 @@ async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
         number += 1;
         assert!(number < 10_000, "the flag is never set");
     }
-    let refused = change(&cluster, MemberChange::Remove(3)).await.unwrap_err();
-    assert!(refused.contains("cairn mode set sync"), "{refused}");
+    refused(&cluster, MemberChange::Remove(3), "cairn mode set sync").await;
     set_mode(&cluster, Mode::Sync).await.unwrap();
 
     // The leader leaves.
     let leader = cluster.leader().await.node_id().slot();
-    change(&cluster, MemberChange::Remove(leader)).await.unwrap();
+    done(&cluster, MemberChange::Remove(leader)).await;
     let stay: Vec<u16> = (1..=3).filter(|slot| *slot != leader).collect();
     until_voters(&cluster, stay[0], &stay).await;
     until("the removed member knows", || cluster.replica(leader).removed_reason()).await;
     cluster.kill(leader).await;
     cluster.put("by two again", "4").await;
     assert!(cluster.replicas().all(|one| !one.engine().status().unsynced_acks));
-    change(&cluster, MemberChange::Remove(stay[1])).await.unwrap();
+    done(&cluster, MemberChange::Remove(stay[1])).await;
     cluster.kill(stay[1]).await;
     cluster.put("by one again", "5").await;
-    let refused = change(&cluster, MemberChange::Remove(stay[0])).await.unwrap_err();
-    assert!(refused.contains("last voter"), "{refused}");
+    refused(&cluster, MemberChange::Remove(stay[0]), "last voter").await;
     for (key, expected) in
         [("by one", "1"), ("by two", "2"), ("by three", "3"), ("by two again", "4")]
     {
@@ -156,9 +216,8 @@ async fn a_removal_that_leaves_no_majority_is_refused_and_a_dead_member_can_be_r
     cluster.kill(3).await;
     let leader = cluster.leader().await.node_id().slot();
     let other = if leader == 1 { 2 } else { 1 };
-    let refused = change(&cluster, MemberChange::Remove(other)).await.unwrap_err();
-    assert!(refused.contains("would not be active and reachable"), "{refused}");
-    change(&cluster, MemberChange::Remove(3)).await.unwrap();
+    refused(&cluster, MemberChange::Remove(other), "would not be active and reachable").await;
+    done(&cluster, MemberChange::Remove(3)).await;
     until_voters(&cluster, leader, &[1, 2]).await;
     cluster.put("b", "2").await;
     // The removed one is refused when it comes back.
@@ -169,7 +228,7 @@ async fn a_removal_that_leaves_no_majority_is_refused_and_a_dead_member_can_be_r
     cluster.members[2].folder = tempfile::tempdir().unwrap();
     format(&cluster.members[2].folder, 3, 777).await;
     cluster.start(3).await;
-    change(&cluster, MemberChange::Add(3)).await.unwrap();
+    done(&cluster, MemberChange::Add(3)).await;
     until_voters(&cluster, 3, &[1, 2, 3]).await;
     cluster.put("c", "3").await;
     cluster.converge().await;
@@ -186,10 +245,9 @@ async fn members_that_have_just_gone_do_not_count_for_a_change() {
     let [first, second, stays, ..] = others[..] else { panic!("{others:?}") };
     cluster.kill(first).await;
     cluster.kill(second).await;
-    let refused = change(&cluster, MemberChange::Remove(stays)).await.unwrap_err();
-    assert!(refused.contains("2 would not be active and reachable"), "{refused}");
+    refused(&cluster, MemberChange::Remove(stays), "2 would not be active and reachable").await;
     cluster.put("b", "2").await;
-    change(&cluster, MemberChange::Remove(first)).await.unwrap();
+    done(&cluster, MemberChange::Remove(first)).await;
     cluster.put("c", "3").await;
 }
 
@@ -206,19 +264,20 @@ async fn a_live_member_is_replaced_only_when_an_operator_says_so() {
     format(&cluster.members[3].folder, 3, 777).await;
     cluster.start(4).await;
     let (old, new) = (NodeId::new(3, 103), NodeId::new(3, 777));
-    let leader = cluster.replica(1).leader().unwrap().0.slot();
+    let leader = until("a leader", || cluster.replica(1).leader()).await.0.slot();
     cluster.until_asked(leader, "JOIN", 5).await;
     assert!(cluster.replica(leader).status().members.iter().all(|member| member.id != new));
     // It leads, and a member hears nobody who claims its own slot.
     move_leader(&cluster, 3).await;
     let leads = |member: &Replica| (member.status().role == Role::Leader).then_some(());
     until("the old one leads", || leads(cluster.replica(3))).await;
-    change(&cluster, MemberChange::Replace(old)).await.unwrap();
+    done(&cluster, MemberChange::Replace(old)).await;
     until("the new identity votes", || cluster.replica(4).votes().then_some(())).await;
     until("the old one knows", || cluster.replica(3).removed_reason()).await;
     cluster.kill(3).await;
     cluster.put("b", "2").await;
-    change(&cluster, MemberChange::Replace(old)).await.expect("done before");
+    // It was done before.
+    done(&cluster, MemberChange::Replace(old)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,15 +286,22 @@ async fn leadership_moves_where_an_operator_wants_it_and_a_drained_member_does_n
     cluster.put("a", "1").await;
     let leader = cluster.leader().await.node_id().slot();
     let to = if leader == 1 { 2 } else { 1 };
-    move_leader(&cluster, to).await;
-    assert_eq!(cluster.leader().await.node_id().slot(), to);
-    cluster.replica(to).drain(std::time::Duration::from_secs(600)).await.unwrap();
+    until_leads(&cluster, to).await;
+    drain(&cluster, to).await;
     let after = cluster.leader().await.node_id().slot();
     assert_ne!(after, to);
     let drained = cluster.replica(to).drained_for();
     assert!(drained.is_some_and(|left| left.as_secs() > 500), "{drained:?}");
-    let refused = cluster.replica(after).move_leader(Some(to)).await;
-    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    let refused = async {
+        loop {
+            match cluster.leader().await.move_leader(Some(to)).await {
+                Err(ChangeError::Refused(_)) => return,
+                Err(ChangeError::NotLeader { .. }) => {}
+                answer => panic!("{answer:?}"),
+            }
+        }
+    };
+    timeout(WAIT_LIMIT, refused).await.expect("the drained one may not lead");
     // The leader dies: the third one leads, never the drained one.
     let third = (1..=3).find(|slot| *slot != to && *slot != after).unwrap();
     let leads = until("one that is not drained leads alone", || {
@@ -252,10 +318,9 @@ async fn leadership_moves_where_an_operator_wants_it_and_a_drained_member_does_n
     })
     .await;
     write(cluster.replica(expected), put("b", "2")).await;
-    cluster.replica(to).drain(std::time::Duration::ZERO).await.unwrap();
+    cluster.replica(to).drain(Duration::ZERO).await.unwrap();
     assert_eq!(cluster.replica(to).drained_for(), None);
-    move_leader(&cluster, to).await;
-    assert_eq!(cluster.leader().await.node_id().slot(), to);
+    until_leads(&cluster, to).await;
 }
 
 /// An election timeout is at most ten heartbeats, as for distant members: who has no leader is heard before a
@@ -285,7 +350,7 @@ async fn with_an_empty_disk(cluster: &mut Cluster) -> Option<String> {
 async fn a_member_that_the_configuration_lacks_keeps_a_second_cluster_from_being_formed() {
     let mut cluster = of_one_with(2, ten_heartbeats).await;
     cluster.start(2).await;
-    change(&cluster, MemberChange::Add(2)).await.unwrap();
+    done(&cluster, MemberChange::Add(2)).await;
     // Nobody can lead: the other one looks for its members.
     let why = with_an_empty_disk(&mut cluster).await.expect("a majority is lost");
     assert!(why.contains("member 2."), "{why}");
@@ -298,7 +363,7 @@ async fn a_leader_that_the_configuration_lacks_keeps_a_second_cluster_from_being
     let mut cluster = of_one_with(3, ten_heartbeats).await;
     for slot in [2, 3] {
         cluster.start(slot).await;
-        change(&cluster, MemberChange::Add(slot)).await.unwrap();
+        done(&cluster, MemberChange::Add(slot)).await;
     }
     move_leader(&cluster, 2).await;
     with_an_empty_disk(&mut cluster).await;

@@ -46,12 +46,11 @@ async fn cluster(configure: fn(&mut ReplicaConfig)) -> Cluster {
 }
 
 async fn fill(cluster: &Cluster, range: std::ops::Range<usize>) {
-    let leader = cluster.leader().await;
     for number in range {
-        write(leader, put(&key(number), bytes(number))).await;
+        cluster.overwrite(&key(number), bytes(number)).await;
     }
     // The last one stays in memory.
-    write(leader, put("last", "1")).await;
+    cluster.overwrite("last", "1").await;
     cluster.converge().await;
 }
 

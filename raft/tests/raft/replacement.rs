@@ -41,7 +41,7 @@ async fn until_members(cluster: &Cluster, expected: &[NodeId]) {
 async fn a_member_with_a_new_disk_replaces_its_old_identity_and_counts_from_then_on() {
     // Long enough for an undisturbed leader to stay, and short enough for the tests that end one.
     let mut cluster = Cluster::started(3, |config| {
-        (config.election_min_ms, config.election_max_ms) = (3000, 6000);
+        (config.election_min_ms, config.election_max_ms) = (6000, 12_000);
     })
     .await;
     // Use the lowest slot, which forms a cluster if all members are uninitialized: it must not form

@@ -1,7 +1,7 @@
 //! A member that lags so far that the log no longer reaches back to it.
 
 use crate::support::proxy::Proxy;
-use crate::support::{Cluster, put, quick, until, value, write};
+use crate::support::{Cluster, quick, until, value};
 use cairn_raft::{Command, Condition, GROUP, Operation, ReplicaConfig, Session};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
@@ -20,14 +20,14 @@ async fn write_past(cluster: &Cluster, last: u64) {
 
 /// As [`write_past`], only the first `keys`.
 async fn write_keys_past(cluster: &Cluster, keys: usize, last: u64) {
-    let leader = cluster.leader().await;
     for from in (0..keys).step_by(50) {
-        let writes = (from..from + 50).map(|number| {
+        let writes = (from..from + 50).map(|number| async move {
             let value = vec![number as u8; VALUE_BYTES];
-            async move { write(leader, put(&format!("key{number:03}"), value)).await }
+            cluster.overwrite(&format!("key{number:03}"), value).await;
         });
         futures::future::join_all(writes).await;
     }
+    let leader = cluster.leader().await;
     until("the log to be purged", || leader.status().purged.filter(|purged| purged.index > last))
         .await;
 }

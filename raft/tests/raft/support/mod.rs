@@ -31,7 +31,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 pub const CLUSTER: &str = "test";
-const WAIT_LIMIT: Duration = Duration::from_secs(180);
+/// Longer than anything takes, even on a busy machine. It only turns a hang into a failure.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits until something has happened; the time limit only turns a hang into a failure.
 pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
@@ -239,6 +240,22 @@ impl Cluster {
         };
         self.write(Command { synced: false, session: Some(session), operations: vec![operation] })
             .await
+    }
+
+    /// Puts at the present leader until it is acknowledged, whoever leads meanwhile. It may be applied twice.
+    pub async fn overwrite(&self, key: &str, value: impl Into<Value>) {
+        let command = put(key, value);
+        loop {
+            match self.leader().await.write(command.clone()).await {
+                Ok(_) => return,
+                Err(
+                    WriteError::NotLeader { .. }
+                    | WriteError::NoLeader
+                    | WriteError::OutcomeUnknown(_),
+                ) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     /// Writes a command with a session at the present leader until its outcome is known.
