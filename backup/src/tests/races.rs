@@ -1,6 +1,9 @@
 //! A save beside a prune, and prunes that end early.
 
 use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 /// A prune that ends at any moment leaves backups that verify, and the next one removes the rest.
 #[test]
@@ -84,14 +87,33 @@ async fn poll_until_gone(pruning: impl Future, folder: &Place, file: &str) {
     poll_until(pruning, folder, file, false).await;
 }
 
-/// Polls until the file is there or gone, and no further.
+/// Whether what a future waited for has come.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Polls until the file is there or gone, and no further: it looks when an operation has ended, before a
+/// poll begins the next one.
 async fn poll_until(future: impl Future, folder: &Place, file: &str, there: bool) {
     let mut future = std::pin::pin!(future);
-    while folder.path().join(file).exists() != there {
-        assert!(futures::poll!(&mut future).is_pending(), "{file} stays as it is");
-        std::thread::sleep(Duration::from_millis(2));
+    let woken = Arc::new(Woken(AtomicBool::new(true)));
+    let waker = Waker::from(woken.clone());
+    loop {
         // Without it the runtime lets nothing go on after some time.
         yield_now().await;
+        if !woken.0.swap(false, Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        if folder.path().join(file).exists() == there {
+            return;
+        }
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "{file} stays as it is");
     }
 }
 
