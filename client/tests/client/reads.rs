@@ -1,7 +1,7 @@
 //! Reads, lists and node statuses.
 use std::time::Duration;
 
-use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
+use crate::fake::{Cluster, Node, Step, at_its_deadline, dead, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{
     Bytes, Client, Error, ListOptions, Options, PROTOCOL, ReadFrom, ReadOptions, Role,
@@ -47,8 +47,11 @@ async fn a_read_that_is_never_answered_ends_at_its_deadline() {
     let node = Node::start(&cluster).await;
     let client = options(&[&node]).connect().await.unwrap();
     node.always(Step::Hang);
-    let hasty = client.with_deadline(Duration::from_secs(1));
-    assert!(matches!(hasty.get("a").await, Err(Error::DeadlineExceeded { .. })));
+    let read = tokio::spawn(async move { client.get("a").await });
+    while reads(&node) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(at_its_deadline(read).await, Err(Error::DeadlineExceeded { .. })));
 }
 
 #[tokio::test]
@@ -109,6 +112,10 @@ async fn reads_from_members_go_to_the_one_with_the_least_to_do() {
         })
         .collect();
     while reads(busy) == 10 {
+        tokio::task::yield_now().await;
+    }
+    // The others have nothing to do any more.
+    while hanging.iter().filter(|read| read.is_finished()).count() < 2 {
         tokio::task::yield_now().await;
     }
     for _ in 0..30 {
@@ -202,7 +209,7 @@ async fn an_endpoint_of_another_cluster_is_refused() {
     );
 
     // As long as the only member fails, its failure is the error, and nobody else is asked.
-    let short = options(&[&ours, &theirs]).deadline(Duration::from_secs(2));
+    let short = options(&[&ours, &theirs]).deadline(Duration::from_secs(4));
     let client = short.cluster("ours").connect().await.unwrap();
     ours.always(Step::Break);
     let error = client.get("a").await.unwrap_err();

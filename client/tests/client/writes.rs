@@ -3,16 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-use crate::fake::{Cluster, Node, Step, WAIT_LIMIT, dead, not_leader, options, refuse};
+use crate::fake::{
+    Cluster, Node, Step, WAIT_LIMIT, at_its_deadline, dead, not_leader, options, refuse,
+};
 use cairn_client::proto::{self, error_detail::Reason};
 use cairn_client::{Client, Condition, Error, Options, Version, WriteInfo};
-
-/// A deadline that is short, but long enough to send something: for tests that can only end at the
-/// deadline.
-fn hasty(nodes: &[&Node]) -> Options {
-    let soon = Duration::from_millis(40);
-    options(nodes).deadline(Duration::from_secs(1)).attempt_timeout(soon).connect_timeout(soon)
-}
 
 async fn one() -> (Cluster, Node, Client) {
     let cluster = Cluster::new("test");
@@ -95,7 +90,7 @@ async fn a_process_that_accepts_connections_and_never_answers_is_skipped() {
         let endpoints = [silent.local_addr().unwrap().to_string(), node.address.clone()];
         let options = Options::new(endpoints).seed(seed).deadline(WAIT_LIMIT);
         options
-            .connect_timeout(Duration::from_millis(50))
+            .connect_timeout(Duration::from_millis(500))
             .build()
             .unwrap()
             .put("a", "1")
@@ -141,7 +136,7 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
     let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
     a.always(Step::Hang);
     b.plays([not_leader(&a.address)]);
-    let soon = Duration::from_millis(50);
+    let soon = Duration::from_millis(500);
     let client = options(&[&a, &b]).attempt_timeout(soon).connect_timeout(soon);
     client.build().unwrap().put("a", "1").await.unwrap();
     assert_eq!(cluster.applied(), 1);
@@ -157,7 +152,7 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
 async fn a_node_that_answers_a_probe_gets_a_write_once() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
-    let (silence, deadline) = (Duration::from_secs(2), Duration::from_secs(5));
+    let (silence, deadline) = (Duration::from_secs(4), Duration::from_secs(10));
     let client = options(&[&node]).attempt_timeout(silence).deadline(deadline);
     let client = client.connect().await.unwrap();
     node.plays([Step::Hang]);
@@ -169,12 +164,12 @@ async fn a_node_that_answers_a_probe_gets_a_write_once() {
 /// one after another. None of them waited long enough to give it up, and nobody asked the others.
 #[tokio::test]
 async fn requests_with_short_deadlines_leave_a_node_that_answers_nothing() {
-    let short = Duration::from_millis(100);
+    let short = Duration::from_millis(300);
     for (seed, stops_waiting) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
         let cluster = Cluster::new("test");
         let nodes = [Node::start(&cluster).await, Node::start(&cluster).await];
         nodes.iter().for_each(|node| node.knows(&[&nodes[0], &nodes[1]]));
-        let limit = Duration::from_millis(400);
+        let limit = Duration::from_secs(1);
         let client = options(&[&nodes[0], &nodes[1]]).seed(seed).attempt_timeout(limit);
         let client = client.connect_timeout(limit).connect().await.unwrap();
         client.put("a", "1").await.unwrap();
@@ -244,9 +239,11 @@ async fn a_session_that_is_refused_repeatedly_is_replaced_each_time() {
 async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_is_unavailable() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
+    let client = options(&[&node]).connect().await.unwrap();
     node.always(Step::Hang);
-    let client = hasty(&[&node]).connect().await.unwrap();
-    assert!(matches!(client.put("a", "1").await, Err(Error::OutcomeUnknown { .. })));
+    let sent = send(&client, "a");
+    received(&node, 1).await;
+    assert!(matches!(at_its_deadline(sent).await, Err(Error::OutcomeUnknown { .. })));
     let later = proto::ErrorDetail {
         reason: Reason::Overloaded as i32,
         retry_after_ms: 60_000,
@@ -264,8 +261,8 @@ async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_i
     assert!(client.put("a", "1").await.unwrap_err().is_outcome_unknown(), "one attempt is enough");
 
     let (_held, dead) = dead();
-    let client = Options::new([dead.clone()]).deadline(Duration::from_secs(1)).build().unwrap();
-    match client.put("a", "1").await {
+    let client = Options::new([dead.clone()]).build().unwrap();
+    match at_its_deadline(send(&client, "a")).await {
         Err(Error::Unavailable { tried, .. }) => assert_eq!(tried, [dead]),
         other => panic!("{other:?}"),
     }

@@ -18,6 +18,7 @@ use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use std::pin::Pin;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tonic::Streaming;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Server;
@@ -515,5 +516,15 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// For clients whose attempts time out only at a hanging node.
 pub fn options(nodes: &[&Node]) -> Options {
     let options = Options::new(nodes.iter().map(|node| node.address.clone())).seed(7);
+    let options = options.keepalive_interval(10 * WAIT_LIMIT);
     options.deadline(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT).connect_timeout(WAIT_LIMIT)
+}
+
+/// What a call ends with that only its deadline can end. Nobody waits for that: from here on time passes
+/// as soon as all tasks wait, and afterwards by the clock again.
+pub async fn at_its_deadline<T>(call: JoinHandle<T>) -> T {
+    tokio::time::pause();
+    let ended = call.await.unwrap();
+    tokio::time::resume();
+    ended
 }
