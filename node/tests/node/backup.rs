@@ -1,7 +1,7 @@
 //! Backups of real clusters by the command line: saved under load, restored into a new cluster, broken
 //! off at any moment.
 
-use crate::support::{Cluster, Ran, code, command, run};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS, code, command, run};
 use cairn_client::{Client, Error, HeldValues, ListOptions, Role, Version};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -391,7 +391,7 @@ async fn a_member_leaves_nothing_out_by_an_entry_that_its_log_does_not_have() {
 /// member.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_save_asks_another_member_if_the_first_one_does_not_send_its_state() {
-    let cluster = Cluster::start(3, "128MiB", "").await;
+    let cluster = Cluster::start(3, "128MiB", SLOW_ELECTIONS).await;
     let (target, client) = (target(&cluster), cluster.client());
     // More than a connection has under way: a stream that nobody reads stays open.
     for number in 0..40 {

@@ -1,10 +1,11 @@
 //! Whether a cluster is well: `cairn health`, and that `cairn status` says the same.
-use crate::support::Cluster;
+use crate::support::{Cluster, SLOW_ELECTIONS};
 use serde_json::Value;
 
 /// A cluster whose members count as machines of their own.
 async fn apart() -> Cluster {
-    let mut cluster = Cluster::format(3, "64MiB", "mode = \"sync\"");
+    let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::format(3, "64MiB", &more);
     for node in 0..cluster.len() {
         let file = cluster.folder.path().join(format!("kernel-{node}"));
         let id = format!("{node}1234567-89ab-cdef-0123-456789abcdef");

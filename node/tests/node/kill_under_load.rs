@@ -1,6 +1,6 @@
 //! The promise, with real processes: `kill -9` of the leader, and of all three nodes, under load.
 use crate::support::load::{History, Load};
-use crate::support::{Cluster, WAIT_LIMIT};
+use crate::support::{Cluster, UNHURRIED_ELECTIONS, WAIT_LIMIT};
 use cairn_client::Error;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,18 +58,21 @@ async fn scenario() {
 /// told every client that it has too many, and they stayed with it while another member led.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_cut_off_with_all_places_taken_says_that_nobody_leads() {
-    let mut cluster = Cluster::start(3, "64MiB", "limits.max_in_flight_writes = 4").await;
+    // It takes writes for a while after the others are down.
+    let more = format!("{UNHURRIED_ELECTIONS}limits.max_in_flight_writes = 4");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let leader = cluster.leader().await;
     let client = cluster.options_of(&[leader]).connect().await.expect("connected");
     client.put("key", "value").await.expect("written");
     for other in (0..3).filter(|other| *other != leader) {
         cluster.kill_node(other);
     }
-    let put = |number: usize| {
-        let client = client.with_deadline(Duration::from_secs(1));
+    let put_within = |number: usize, seconds| {
+        let client = client.with_deadline(Duration::from_secs(seconds));
         async move { client.put(format!("key {number}"), "value").await.expect_err("no majority") }
     };
-    let stuck = futures::future::join_all((0..8).map(put)).await;
+    let stuck = futures::future::join_all((0..8).map(|number| put_within(number, 5))).await;
+    let put = |number| put_within(number, 1);
     assert!(stuck.iter().any(|error| matches!(error, Error::OutcomeUnknown { .. })), "{stuck:?}");
     // It knows in a while that nobody answers it. The stuck writes are not committed even then.
     cluster

@@ -1,5 +1,5 @@
 //! What `/metrics` serves, and in which form.
-use crate::support::{Cluster, http_get, value_of};
+use crate::support::{Cluster, SLOW_ELECTIONS, http_get, value_of};
 use cairn_client::proto;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
@@ -50,7 +50,8 @@ pub fn described(text: &str) -> BTreeMap<&str, &str> {
 /// A cluster of three with a schedule of backups that has taken a write, refused one at a member that does
 /// not lead, and saved a backup, and what each node serves: the leader first.
 pub async fn scraped() -> (Cluster, Vec<String>) {
-    let mut cluster = Cluster::format(3, "64MiB", "");
+    // The one that leads saves the backup.
+    let mut cluster = Cluster::format(3, "64MiB", SLOW_ELECTIONS);
     let target = cluster.folder.path().join("saved");
     std::fs::create_dir(&target).expect("a folder");
     for node in 0..cluster.len() {

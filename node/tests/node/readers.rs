@@ -2,7 +2,7 @@
 //! others.
 
 use crate::support::raw::Raw;
-use crate::support::{Cluster, http_get, value_of};
+use crate::support::{Cluster, WAIT_LIMIT, http_get, value_of};
 use cairn_client::proto::{self, call, operation};
 use prost::Message;
 use std::time::{Duration, Instant};
@@ -13,7 +13,6 @@ const BUDGET: u64 = 64 * MIB;
 /// Memory beside the budget: answers that are being encoded, connections and their streams, the
 /// allocator.
 const SLACK: u64 = 40 * MIB;
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn limits() -> String {
     format!("limits.max_read_bytes = \"{}MiB\"\nlimits.max_connections = 200", BUDGET / MIB)

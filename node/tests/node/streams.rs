@@ -2,13 +2,11 @@
 //! they cost the leader, whether it keeps its leadership, and what they cost others.
 
 use crate::support::raw::{Raw, framed};
-use crate::support::{Cluster, POLL, http_get, value_of};
+use crate::support::{Cluster, POLL, WAIT_LIMIT, http_get, value_of};
 use cairn_client::proto::{self, call};
 use cairn_client::{Client, Role};
 use std::time::{Duration, Instant};
 
-/// It only turns memory that stays into a failure.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
 /// What requests on their way in, their streams and their calls may take:
 /// `limits.max_in_flight_bytes`.

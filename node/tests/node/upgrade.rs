@@ -1,7 +1,7 @@
 //! Upgrades: what one build says of versions, and the whole of an upgrade with two builds.
 
 use crate::support::clients::SharedKeys;
-use crate::support::{CAIRN, Cluster, Ran, http_get, value_of};
+use crate::support::{CAIRN, Cluster, Ran, SLOW_ELECTIONS, WAIT_LIMIT, http_get, value_of};
 use cairn_client::{Error, Options};
 use cairn_raft::VERSION;
 use serde_json::{Value, json};
@@ -20,7 +20,8 @@ fn check(cluster: &Cluster) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_refused() {
-    let cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
+    let cluster = Cluster::start(3, "64MiB", &more).await;
     let logged = |node: &cairn_client::NodeStatus| {
         let versions = node.versions.as_ref();
         versions.is_some_and(|versions| {
@@ -45,7 +46,8 @@ async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_re
     // A follower names the leader, and the client library goes there.
     let leader = cluster.leader().await;
     let follower = cluster.endpoints().remove(if leader == 0 { 1 } else { 0 });
-    let operator = Options::new([follower]).build().expect("good options").operator();
+    let options = Options::new([follower]).deadline(WAIT_LIMIT);
+    let operator = options.build().expect("good options").operator();
     operator.finish_upgrade(VERSION).await.expect("it has that version");
     match operator.finish_upgrade(VERSION + 1).await {
         Err(Error::Refused { message }) => {

@@ -1,6 +1,8 @@
 //! The calls themselves: whoever does not lead names the leader; each is audited, and shown.
 
-use crate::support::{Cluster, Ran, WAIT_LIMIT, http_get, value_of};
+use crate::support::{
+    Cluster, Ran, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, WAIT_LIMIT, http_get, value_of,
+};
 use cairn_client::proto::change_members_request::Kind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operator_client::OperatorClient;
@@ -24,7 +26,8 @@ fn named(status: &Status) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
-    let cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
+    let cluster = Cluster::start(3, "64MiB", &more).await;
     let leader = cluster.leader().await;
     let follower = cluster.endpoints().remove(if leader == 0 { 1 } else { 0 });
     let expected = cluster.endpoints().remove(leader);
@@ -44,7 +47,8 @@ async fn a_follower_names_the_leader_and_the_client_library_goes_there() {
     operator.set_mode(Mode::Sync).await.expect("the leader sets it");
     let moved = operator.move_leader(None).await.expect("the leader moves it");
     assert_ne!(moved.client_address, expected);
-    let back = operator.move_leader(Some(leader as u16 + 1)).await.expect("moved back");
+    let moves = async || operator.move_leader(Some(leader as u16 + 1)).await.ok();
+    let back = cluster.until("it is moved back", moves).await;
     assert_eq!(back.client_address, expected);
 
     // The follower's audit does not call that a refusal.
@@ -81,7 +85,8 @@ async fn a_call_that_meets_its_deadline_is_under_way_in_the_audit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lead() {
-    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let leader = cluster.leader().await;
     let shown = json_of(&cluster.cairn(&["leader", "show", "-o", "json"]));
     assert_eq!(shown["leader"]["slot"], leader + 1, "{shown}");
@@ -123,13 +128,18 @@ async fn leadership_is_shown_moved_and_drained_and_a_drained_member_does_not_lea
 
     let ended = cluster.cairn(&["leader", "drain", &slot, "--end"]);
     assert!(ended.stdout.contains("may lead again"), "{ended:?}");
-    let back = json_of(&cluster.cairn(&["leader", "move", &slot, "-o", "json"]));
+    let moves = async || {
+        let ran = cluster.cairn(&["leader", "move", &slot, "-o", "json"]);
+        (ran.code == 0).then(|| json_of(&ran))
+    };
+    let back = cluster.until("it leads again", moves).await;
     assert_eq!(back["leader"]["slot"], leader + 1, "{back}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_and_modes_are_listed_with_what_each_member_says_of_itself() {
-    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let leader = cluster.leader().await;
     cluster.kill_node(if leader == 2 { 1 } else { 2 });
     for arguments in [&["members", "-o", "json"][..], &["members", "list", "-o", "json"]] {

@@ -17,6 +17,15 @@ pub struct Ran {
     pub stderr: String,
 }
 
+impl Ran {
+    /// Whether a command for which the test allows little time was at its end before any node had answered:
+    /// on a busy machine it can say no more than that.
+    pub fn was_cut_short(&self) -> bool {
+        let said = ["no answer within", "no connection before the deadline", "nothing was sent"];
+        said.iter().any(|words| self.stderr.contains(words))
+    }
+}
+
 /// The build under test.
 pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
 

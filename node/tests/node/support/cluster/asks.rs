@@ -7,7 +7,10 @@ use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
 use cairn_launch::Signal;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a node that runs may take to tell its status, on a busy machine.
+const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 impl Cluster {
     pub fn endpoints(&self) -> Vec<String> {
@@ -128,7 +131,8 @@ impl Cluster {
 
     /// The status of every running node.
     pub async fn statuses(&self) -> Vec<NodeStatus> {
-        let client = self.options().build().expect("good options");
+        let options = self.options().connect_timeout(STATUS_LIMIT).attempt_timeout(STATUS_LIMIT);
+        let client = options.build().expect("good options");
         let mut statuses = Vec::new();
         for node in self.nodes.iter().filter(|node| node.process.is_some()) {
             statuses.extend(client.status(&node.member.client).await);
