@@ -280,8 +280,9 @@ mod tests {
         assert_eq!(names.resolve("node").await.expect("known"), [ip(1)]);
         tokio::time::sleep(ASK_INTERVAL).await;
         for _ in 0..3 {
-            let resolved = tokio::time::timeout(10 * ANSWER_WITHIN, names.resolve("node"));
-            assert_eq!(resolved.await.expect("at once").expect("known"), [ip(1)]);
+            // The limit only turns a hang into a failure.
+            let resolved = tokio::time::timeout(Duration::from_secs(60), names.resolve("node"));
+            assert_eq!(resolved.await.expect("it does not wait").expect("known"), [ip(1)]);
         }
         drop(hangs);
     }

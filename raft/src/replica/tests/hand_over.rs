@@ -81,6 +81,7 @@ fn put() -> Command {
 async fn while_leadership_is_handed_over_a_write_is_answered_with_the_leader_that_is_there() {
     let members = Members::started().await;
     let old = members.leader();
+    let term = old.status().term;
     let leaving = old.leave();
     let writing = async {
         loop {
@@ -92,8 +93,13 @@ async fn while_leadership_is_handed_over_a_write_is_answered_with_the_leader_tha
         }
     };
     let ((), named) = futures::join!(leaving, writing);
-    let led = members.replicas.iter().find(|one| one.node_id() == named).map(leads);
-    assert_eq!(led, Some(true), "{named} does not lead yet");
+    let next = members.replicas.iter().find(|one| one.node_id() == named).unwrap();
+    // Its metrics say so a moment later.
+    let elected = next.inner.member.raft.with_raft_state(move |state| {
+        let vote = state.vote_ref();
+        vote.committed && vote.leader_id.term > term
+    });
+    assert!(elected.await.unwrap(), "{named} does not lead yet");
 }
 
 pub(super) async fn takes_a_write(leader: &Replica) {
