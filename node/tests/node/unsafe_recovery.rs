@@ -1,7 +1,7 @@
 //! `cairn unsafe-recovery` against scripted members: which ones are missing, which may be chosen,
 //! and what must not have changed between the survey and the decision.
 
-use crate::support::{Ran, hold, run};
+use crate::support::{Ran, WAIT_LIMIT, hold, run};
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::operator_server::{Operator, OperatorServer};
 use cairn_client::proto::{self, StatusResponse};
@@ -13,7 +13,6 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -118,11 +117,10 @@ impl Cluster {
     }
 
     fn client(&self) -> Client {
-        let limit = Duration::from_secs(10);
         Options::new(self.addresses.clone())
-            .deadline(limit)
-            .connect_timeout(limit)
-            .attempt_timeout(limit)
+            .deadline(WAIT_LIMIT)
+            .connect_timeout(WAIT_LIMIT)
+            .attempt_timeout(WAIT_LIMIT)
             .build()
             .expect("options")
     }
