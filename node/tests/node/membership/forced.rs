@@ -327,7 +327,9 @@ impl Disaster {
 
         self.cluster.wait_ready().await;
         for node in [FIRST, SECOND, third] {
-            assert_eq!(self.voters(node), [1, 2, 3]);
+            // A change is done when a majority has it.
+            let told = async || (self.voters(node) == [1, 2, 3]).then_some(());
+            self.cluster.until("each one knows the voters", told).await;
             assert_eq!(self.generation(node), json!(generation));
         }
         self.on_first(&["mode", "set", "replicated"]);
