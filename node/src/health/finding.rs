@@ -114,6 +114,7 @@ pub struct Finding {
     pub kind: Kind,
     /// The nodes that it is about, named as in their answers; none: it is about the cluster.
     pub nodes: Vec<String>,
+    /// What is so. It goes on behind the nodes, if there are any.
     pub what: String,
     /// What to do; empty where `what` says it.
     pub action: String,

@@ -21,6 +21,7 @@ use crate::core::types::Vote;
 use crate::core::{codec, convert, proto};
 use crate::durability::{AckModes, Act, LocalMember, Refusal};
 use crate::membership::Reconciler;
+use crate::storage::log_store::stored_vote;
 use crate::transport::generation::is_uninitialized;
 use crate::transport::wire::methods;
 use crate::transport::{PendingJoin, StopVerdict, identity, is_storable, messages};
@@ -57,8 +58,12 @@ fn stopped(fatal: impl std::fmt::Display) -> Status {
 }
 
 impl PeerService {
+    /// The later one of what openraft says and of what is stored: openraft says nothing of it until its
+    /// loop has begun.
     fn own_vote(&self) -> Vote {
-        with_metrics(&self.member.raft, |metrics| metrics.vote)
+        let said = with_metrics(&self.member.raft, |metrics| metrics.vote);
+        let stored = stored_vote(&self.member.engine).ok().flatten();
+        stored.filter(|stored| *stored > said).unwrap_or(said)
     }
 
     /// Asked before a vote is given and again before it is answered, since it may recover in between.

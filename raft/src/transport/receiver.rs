@@ -86,12 +86,17 @@ impl SnapshotReceiver {
     /// Refuses a snapshot with these entries in its history, if that lacks what is applied here: applied
     /// entries are committed and keep their ids, and terms never fall along a log, so it has no entry of
     /// a later term up to there, and none of an earlier one from there on. From then on every snapshot is
-    /// refused, since what is applied stays.
+    /// refused, since what is applied stays. A leader that is deposed by now is no witness: it may be the
+    /// one whose entries were discarded.
     ///
     /// The story: a member was missing while an operator discarded what it held, and came back when the
     /// log was purged beyond that. A snapshot replaced the last copy of acknowledged writes without a
     /// word.
-    fn refuse_contradiction(&self, entries: impl IntoIterator<Item = LogId>) -> Result<(), Status> {
+    fn refuse_contradiction(
+        &self,
+        entries: impl IntoIterator<Item = LogId>,
+        leads: impl Fn() -> bool,
+    ) -> Result<(), Status> {
         if let Some(applied) = self.engine.applied(GROUP) {
             let contradicts = |id: &LogId| match id.index.cmp(&applied.index) {
                 Ordering::Less => id.term > applied.term,
@@ -99,6 +104,10 @@ impl SnapshotReceiver {
                 Ordering::Greater => id.term < applied.term,
             };
             if let Some(id) = entries.into_iter().find(contradicts) {
+                // Asked behind `applied`: what a later leader wrote is applied behind the vote for it.
+                if !leads() {
+                    return Err(Status::aborted("another member leads; ask for the offset"));
+                }
                 let reason = format!(
                     "a leader sends a snapshot with entry {id} in its history, where this member has applied {applied}: what it \
                      holds was discarded with `cairn unsafe-recovery`; keep its data directory if that matters, and give it an \
@@ -114,11 +123,16 @@ impl SnapshotReceiver {
             .map_or(Ok(()), |reason| Err(Status::failed_precondition(reason.clone())))
     }
 
-    /// Resumes a transfer, or begins it. Returns the last key that has arrived, empty if none has.
+    /// Resumes a transfer, or begins it; `leads`: whether this member knows no later leader than the
+    /// sender. Returns the last key that has arrived, empty if none has.
     /// `None`: this member already holds everything through the snapshot's last entry.
-    pub(crate) async fn offset(&self, last: LogId) -> Result<Option<Bytes>, Status> {
+    pub(crate) async fn offset(
+        &self,
+        last: LogId,
+        leads: impl Fn() -> bool,
+    ) -> Result<Option<Bytes>, Status> {
         // First: an entry of another history may look like an earlier one than what is applied.
-        self.refuse_contradiction([last])?;
+        self.refuse_contradiction([last], leads)?;
         if self.already_held(last).await? {
             return Ok(None);
         }
@@ -150,6 +164,7 @@ impl SnapshotReceiver {
         last: LogId,
         after: Bytes,
         items: Vec<proto::SnapshotItem>,
+        leads: impl Fn() -> bool,
     ) -> Result<(Bytes, Vec<Bytes>), Status> {
         let mut slot = self.partial.clone().lock_owned().await;
         let gone = || Status::aborted("no such snapshot is being received; ask for the offset");
@@ -159,7 +174,7 @@ impl SnapshotReceiver {
             return Ok((last_key.clone(), Vec::new()));
         }
         let written = items.iter().map(|item| LogId { term: item.term, index: item.index });
-        if let Err(refused) = self.refuse_contradiction(written) {
+        if let Err(refused) = self.refuse_contradiction(written, leads) {
             *slot = None;
             return Err(refused);
         }
@@ -186,9 +201,13 @@ impl SnapshotReceiver {
         meta: SnapshotMeta,
         last_key: Bytes,
         machine: Bytes,
+        leads: impl Fn() -> bool,
     ) -> Result<Option<Snapshot>, Status> {
         let mut slot = self.partial.lock().await;
-        self.refuse_contradiction([last])?;
+        if let Err(refused) = self.refuse_contradiction([last], &leads) {
+            *slot = None;
+            return Err(refused);
+        }
         if self.already_held(last).await? {
             *slot = None;
             return Ok(None);
@@ -198,7 +217,7 @@ impl SnapshotReceiver {
                 // Report missing space here: during the install it would end replication.
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta)?;
-                self.refuse_contradiction(incoming.known_entries())?;
+                self.refuse_contradiction(incoming.known_entries(), &leads)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
             }
             other => {

@@ -49,7 +49,7 @@ impl PeerService {
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match self.member.receiver.offset(last).await? {
+                match self.member.receiver.offset(last, || self.overtaken(&vote).is_none()).await? {
                     None => answer.already_applied = true,
                     Some(last_key) => answer.last_key = last_key,
                 }
@@ -71,7 +71,11 @@ impl PeerService {
         let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?.into();
         let (own, (last_key, missing)) = match self.overtaken(&vote) {
             Some(higher) => (higher, Default::default()),
-            None => (vote, self.member.receiver.chunk(last, request.after, request.items).await?),
+            None => {
+                let leads = || self.overtaken(&vote).is_none();
+                let receiver = &self.member.receiver;
+                (vote, receiver.chunk(last, request.after, request.items, leads).await?)
+            }
         };
         Ok(proto::SnapshotChunkResponse {
             envelope: self.member.identity.to(sender),
@@ -96,7 +100,9 @@ impl PeerService {
                 match self
                     .member
                     .receiver
-                    .finish(last, meta, request.last_key, request.machine)
+                    .finish(last, meta, request.last_key, request.machine, || {
+                        self.overtaken(&vote).is_none()
+                    })
                     .await?
                 {
                     None => vote,

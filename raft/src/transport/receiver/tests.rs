@@ -54,14 +54,17 @@ async fn a_piece_is_taken_to_its_end_even_if_its_sender_stops_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = SnapshotReceiver::new(engine(&folder).await);
     let last = LogId { term: 1, index: 9 };
-    assert_eq!(receiver.offset(last).await.unwrap(), Some(Bytes::new()));
-    let first = receiver.chunk(last, "".into(), vec![item("a", vec![1; 100])]).await.unwrap();
+    assert_eq!(receiver.offset(last, || true).await.unwrap(), Some(Bytes::new()));
+    let first =
+        receiver.chunk(last, "".into(), vec![item("a", vec![1; 100])], || true).await.unwrap();
     assert_eq!(first, ("a".into(), vec![]));
     // Polled once, and dropped.
-    drop(receiver.chunk(last, "a".into(), vec![item("b", vec![2; 600_000])]).now_or_never());
+    drop(
+        receiver.chunk(last, "a".into(), vec![item("b", vec![2; 600_000])], || true).now_or_never(),
+    );
     let taken = async {
         loop {
-            let key = receiver.offset(last).await.unwrap().expect("not applied");
+            let key = receiver.offset(last, || true).await.unwrap().expect("not applied");
             match &key[..] {
                 b"b" => return,
                 b"a" => tokio::task::yield_now().await,
@@ -89,36 +92,37 @@ async fn a_piece_is_taken_once_in_order_and_only_of_the_snapshot_that_is_being_r
     let (none, a) = (Bytes::new, || Bytes::from_static(b"a"));
 
     assert_eq!(
-        code(receiver.chunk(older, none(), piece("a")).await.err()),
+        code(receiver.chunk(older, none(), piece("a"), || true).await.err()),
         aborted,
         "none is begun"
     );
-    assert_eq!(receiver.offset(older).await.unwrap(), Some(none()));
+    assert_eq!(receiver.offset(older, || true).await.unwrap(), Some(none()));
     let taken = |last, after, key| {
-        let took = receiver.chunk(last, after, piece(key));
+        let took = receiver.chunk(last, after, piece(key), || true);
         async move { took.await.map(|(last_key, missing)| (last_key, missing.len())) }
     };
     assert_eq!(taken(older, a(), "b").await.unwrap(), (none(), 0), "skipped one");
     assert_eq!(taken(older, none(), "a").await.unwrap(), (a(), 0));
     assert_eq!(taken(older, none(), "a").await.unwrap(), (a(), 0), "repeated");
-    assert_eq!(receiver.offset(older).await.unwrap(), Some(a()), "resumed");
+    assert_eq!(receiver.offset(older, || true).await.unwrap(), Some(a()), "resumed");
 
     assert_eq!(code(taken(newer, a(), "b").await.err()), aborted, "another one");
-    let finished = receiver.finish(newer, meta(newer), a(), Bytes::new()).await;
+    let finished = receiver.finish(newer, meta(newer), a(), Bytes::new(), || true).await;
     assert_eq!(code(finished.err()), aborted, "another one");
     for last_key in ["", "b"] {
-        let finished = receiver.finish(older, meta(older), last_key.into(), Bytes::new()).await;
+        let finished =
+            receiver.finish(older, meta(older), last_key.into(), Bytes::new(), || true).await;
         assert_eq!(code(finished.err()), aborted, "up to {last_key}");
     }
-    assert_eq!(receiver.offset(older).await.unwrap(), Some(a()), "kept");
+    assert_eq!(receiver.offset(older, || true).await.unwrap(), Some(a()), "kept");
 
     // What arrived of the older one is no part of the newer one.
-    assert_eq!(receiver.offset(newer).await.unwrap(), Some(none()));
+    assert_eq!(receiver.offset(newer, || true).await.unwrap(), Some(none()));
     assert_eq!(code(taken(older, a(), "b").await.err()), aborted, "given up");
-    let finished = receiver.finish(older, meta(older), a(), Bytes::new()).await;
+    let finished = receiver.finish(older, meta(older), a(), Bytes::new(), || true).await;
     assert_eq!(code(finished.err()), aborted, "given up");
     assert_eq!(taken(newer, none(), "b").await.unwrap(), ("b".into(), 0));
-    let finished = receiver.finish(newer, meta(newer), "b".into(), Bytes::new()).await;
+    let finished = receiver.finish(newer, meta(newer), "b".into(), Bytes::new(), || true).await;
     assert!(finished.unwrap().is_some());
 }
 
@@ -132,14 +136,14 @@ async fn a_late_piece_of_an_earlier_attempt_leaves_no_hole() {
     let last = LogId { term: 1, index: 9 };
     let piece =
         |keys: &[&'static str]| keys.iter().map(|key| item(key, vec![1; 9])).collect::<Vec<_>>();
-    assert_eq!(receiver.offset(last).await.unwrap(), Some(Bytes::new()));
-    let late = receiver.chunk(last, "".into(), piece(&["a"])).await.unwrap();
+    assert_eq!(receiver.offset(last, || true).await.unwrap(), Some(Bytes::new()));
+    let late = receiver.chunk(last, "".into(), piece(&["a"]), || true).await.unwrap();
     assert_eq!(late, ("a".into(), vec![]));
-    let new = receiver.chunk(last, "".into(), piece(&["a", "b"])).await.unwrap();
+    let new = receiver.chunk(last, "".into(), piece(&["a", "b"]), || true).await.unwrap();
     assert_eq!(new, ("a".into(), vec![]), "`b` has not arrived");
-    let behind = receiver.chunk(last, "b".into(), piece(&["c"])).await.unwrap();
+    let behind = receiver.chunk(last, "b".into(), piece(&["c"]), || true).await.unwrap();
     assert_eq!(behind, ("a".into(), vec![]), "nothing is taken behind a hole");
-    let rest = receiver.chunk(last, "a".into(), piece(&["b", "c"])).await.unwrap();
+    let rest = receiver.chunk(last, "a".into(), piece(&["b", "c"]), || true).await.unwrap();
     assert_eq!(rest, ("c".into(), vec![]));
 }
 
@@ -162,9 +166,9 @@ async fn refused(version: LogId, image: &Image) -> Option<String> {
     let LogId { term, index } = version;
     let key = proto::SnapshotItem { term, index, ..item("a", vec![1; 100]) };
     let received = async {
-        assert_eq!(receiver.offset(last).await?, Some(Bytes::new()));
-        receiver.chunk(last, Bytes::new(), vec![key]).await?;
-        receiver.finish(last, meta, "a".into(), image.encode().into()).await
+        assert_eq!(receiver.offset(last, || true).await?, Some(Bytes::new()));
+        receiver.chunk(last, Bytes::new(), vec![key], || true).await?;
+        receiver.finish(last, meta, "a".into(), image.encode().into(), || true).await
     };
     let refused = match received.await {
         Ok(taken) => {
@@ -175,7 +179,7 @@ async fn refused(version: LogId, image: &Image) -> Option<String> {
     };
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
     assert!(!receiver.receives(), "its space is free again");
-    assert!(receiver.offset(LogId { term: 9, index: 60 }).await.is_err(), "another one");
+    assert!(receiver.offset(LogId { term: 9, index: 60 }, || true).await.is_err(), "another one");
     Some(refused.message().to_owned())
 }
 
@@ -238,8 +242,14 @@ async fn a_snapshot_that_ends_behind_what_is_applied_in_an_earlier_term_is_not_t
     let installer = engine.begin_install(GROUP).await.unwrap();
     installer.finish(APPLIED, Arc::new(Image::default())).await.unwrap();
     let receiver = SnapshotReceiver::new(engine);
-    assert_eq!(receiver.offset(LogId { term: 1, index: 4 }).await.unwrap(), None, "held");
-    let refused = receiver.offset(LogId { term: 1, index: 50 }).await.unwrap_err();
+    assert_eq!(receiver.offset(LogId { term: 1, index: 4 }, || true).await.unwrap(), None, "held");
+    let other = LogId { term: 1, index: 50 };
+    // Its sender is deposed by now: that says nothing of what the next leader sends.
+    let late = receiver.offset(other, || false).await.unwrap_err();
+    assert_eq!(late.code(), tonic::Code::Aborted);
+    let next = LogId { term: 9, index: 60 };
+    assert_eq!(receiver.offset(next, || true).await.unwrap(), Some(Bytes::new()));
+    let refused = receiver.offset(other, || true).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
     assert!(refused.message().contains("entry 1-50 "), "{refused}");
 }
@@ -268,7 +278,7 @@ async fn what_is_visible_counts_as_held_only_once_it_is_kept() {
         let released = AtomicBool::new(false);
         let answer = async {
             hold.holds_something().await;
-            let answer = receiver.offset(last).await;
+            let answer = receiver.offset(last, || true).await;
             (answer.unwrap(), released.load(SeqCst))
         };
         let release = async {
