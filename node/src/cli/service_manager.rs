@@ -16,6 +16,8 @@ use tracing::warn;
 
 /// Signs of life in the time of the watchdog, so that one or two may come late.
 const SIGNS: u32 = 3;
+/// A manager that did not hear that the server serves is told again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
 /// The shortest pause between two of them.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
@@ -25,7 +27,10 @@ pub(super) struct ServiceManager {
     /// The manager restarts a server that shows no sign of life for so long.
     watchdog: Option<Duration>,
     is_watched: Cell<bool>,
+    /// The last message did not arrive.
     is_unheard: Cell<bool>,
+    /// Nor did the one that the server serves: until it does, systemd takes the server to be starting.
+    is_untold: Cell<bool>,
 }
 
 struct Socket {
@@ -74,6 +79,7 @@ impl ServiceManager {
             watchdog: watchdog.map(Duration::from_micros),
             is_watched: Cell::new(false),
             is_unheard: Cell::new(false),
+            is_untold: Cell::new(false),
         }
     }
 
@@ -86,6 +92,7 @@ impl ServiceManager {
             }
             None => self.tell("READY=1"),
         }
+        self.is_untold.set(self.is_unheard.get());
         self.is_watched.set(true);
     }
 
@@ -103,13 +110,14 @@ impl ServiceManager {
         self.is_watched.set(false);
     }
 
-    /// Sends the signs of life. Never returns.
+    /// Sends the signs of life, and once more that the server serves if nobody heard it. Never returns.
     pub(super) async fn keep_alive(&self) {
-        let Some(watchdog) = self.watchdog else { return std::future::pending().await };
-        let pause = (watchdog / SIGNS).max(PAUSE_MIN);
+        let pause = self.watchdog.map_or(AGAIN, |watchdog| (watchdog / SIGNS).max(PAUSE_MIN));
         loop {
             tokio::time::sleep(pause).await;
-            if self.is_watched.get() {
+            if self.is_untold.get() {
+                self.serving();
+            } else if self.watchdog.is_some() && self.is_watched.get() {
                 self.tell("WATCHDOG=1");
             }
         }

@@ -34,16 +34,15 @@ fn has_finding(told: &Value, code: &str, node: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_tells_of_all_members_and_another_member_of_itself() {
     let mut cluster = Cluster::start(3, "64MiB", "").await;
-    let leader = cluster.leader().await;
-    let other = (leader + 1) % 3;
     cluster.client().put("key", "value").await.expect("written");
     let all_answer = async || {
+        let leader = cluster.leader().await;
         let now = told(&cluster, leader);
         let members = now["members"].as_array().expect("members").clone();
         let known = |member: &&Value| member["this"] == true || member["silence_ms"].is_u64();
-        (members.iter().filter(known).count() == 3).then_some(now)
+        (members.iter().filter(known).count() == 3).then_some((leader, now))
     };
-    let now = cluster.until("the others have answered the leader", all_answer).await;
+    let (leader, now) = cluster.until("the others have answered the leader", all_answer).await;
     assert_eq!((&now["format"], &now["cluster"]), (&1.into(), &"tested".into()), "{now}");
     assert_eq!(now["verdict"]["scope"], "cluster", "{now}");
     let roles: Vec<&Value> = now["members"].as_array().expect("members").iter().collect();
@@ -56,6 +55,7 @@ async fn a_leader_tells_of_all_members_and_another_member_of_itself() {
     // They all run on one machine.
     assert_eq!(now["verdict"]["severity"], "warning", "{now}");
 
+    let other = (leader + 1) % 3;
     let now = told(&cluster, other);
     assert_eq!(now["verdict"]["scope"], "member", "{now}");
     let basis = now["verdict"]["basis"].as_str().expect("text");
