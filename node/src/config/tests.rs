@@ -240,7 +240,7 @@ fn an_error_shows_no_value_in_whose_place_a_secret_may_stand() {
     ] {
         let error = hidden(file_error(&format!("{key} = \"{value}\"\n")));
         let begin = format!("cairn.toml:1: `…` is not a value for `{key}`: expected ");
-        let places = ["role 1: ", "role 2: ", "entry 1: ", "ada: role 1: "];
+        let places = ["role 1: ", "role 2: ", "entry 1: ", "ada: "];
         let error = places
             .iter()
             .fold(error, |error, place| error.replace(&format!(": {place}expected"), ": expected"));
