@@ -204,6 +204,9 @@ async fn another_target_is_used_by_a_member_that_was_restarted_and_by_no_other()
     lead(&cluster, (leader + 1) % 3).await;
     let same = |listed: &[Value]| names(listed) == names(&first);
     settled(&cluster, "the next leader knows of them", same).await;
+    let last_success = "cairn_backup_last_success_timestamp_seconds";
+    let forgot = async || metric(&cluster, leader, last_success).is_none().then_some(());
+    cluster.until("it saw that another one leads", forgot).await;
     age(&cluster, &first);
     lead(&cluster, leader).await;
     let is_new = |listed: &[Value]| has_new(listed, &first);
