@@ -31,7 +31,7 @@ use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -50,8 +50,6 @@ const ANSWER_INTERVALS: u32 = 3;
 #[derive(Default)]
 pub(crate) struct CheckQuorum {
     suspended: AtomicBool,
-    /// How often it was suspended.
-    times: AtomicU64,
     /// Tells those who wait that it is suspended.
     begun: Notify,
     /// The members that answered the suspended leader, and when last.
@@ -101,11 +99,6 @@ impl CheckQuorum {
     /// Whether this member was elected and has stopped leading, since no quorum answers it.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::SeqCst)
-    }
-
-    /// How often this member was suspended. Whoever looks from time to time may have missed one.
-    pub(crate) fn suspensions(&self) -> u64 {
-        self.times.load(Ordering::SeqCst)
     }
 
     /// Returns once this member is suspended.
@@ -177,9 +170,6 @@ impl CheckQuorum {
 
     fn set(&self, suspended: bool) {
         self.answered.lock().clear();
-        if suspended {
-            self.times.fetch_add(1, Ordering::SeqCst);
-        }
         self.suspended.store(suspended, Ordering::SeqCst);
         if suspended {
             self.begun.notify_waiters();
@@ -257,7 +247,5 @@ mod tests {
         check.set(true);
         assert!(check.is_suspended());
         assert!(check.answered_within(Duration::from_secs(3600)).is_empty(), "before it asked");
-        check.set(false);
-        assert_eq!(check.suspensions(), 1, "known when it is over, too");
     }
 }

@@ -57,7 +57,6 @@ mod forced;
 pub(crate) mod forming;
 mod health;
 mod leader_change;
-mod leads;
 mod mode_change;
 mod reconciler;
 mod replaceable_voter;

@@ -1,7 +1,6 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
-use super::leads::{Leads, MISSED_ROUND};
 use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
@@ -33,6 +32,8 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 /// A join request counts for this long.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
+/// A leader that missed its rounds for this long was paused itself, or busy with a change.
+const MISSED_ROUND: Duration = Duration::from_secs(1);
 /// The log gets a member's new addresses at most this often: a member that starts again and again,
 /// each time elsewhere, must not fill it.
 const MOVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ pub(crate) struct Reconciler {
     /// of the cluster.
     pub(crate) changing: Arc<futures::lock::Mutex<()>>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
-    /// The term that this member leads, since when, and when it last checked; none while it is suspended.
+    /// The term that this member leads, since when, and when it last checked.
     leads: Mutex<Option<Leads>>,
     /// By slot: the last node that asked whether it may replace the voter.
     asked: Mutex<BTreeMap<u16, Asked>>,
@@ -67,6 +68,13 @@ struct Asked {
     term: u64,
     /// A synced entry that was proposed after the node's first request is committed.
     synced: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Leads {
+    term: u64,
+    since: runtime::Instant,
+    checked: runtime::Instant,
 }
 
 impl Reconciler {
@@ -222,8 +230,10 @@ impl Reconciler {
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            // To replace and to add members needs a leader that can judge which ones are silent.
-            let can_judge = self.can_judge(metrics.current_term);
+            // To replace and to add members needs a leader that can judge which ones are silent. To a
+            // suspended one all are.
+            let can_judge =
+                self.has_led(metrics.current_term) && !self.member.check_quorum.is_suspended();
             self.log_beginning(&metrics, can_judge).await;
             let Some(_one_after_another) = self.changing.try_lock() else { continue };
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
@@ -295,16 +305,17 @@ impl Reconciler {
         Some(engine_log_id(&applied.log_id).index)
     }
 
-    /// Whether this member has led this term long enough to judge which members are silent, and was not
-    /// suspended meanwhile.
-    fn can_judge(&self, term: u64) -> bool {
-        let check_quorum = &self.member.check_quorum;
-        // The number first: a suspension that begins in between shows in the other one.
-        let suspensions = check_quorum.suspensions();
-        let is_suspended = check_quorum.is_suspended();
+    /// Whether this member has led this term long enough to judge which members are silent.
+    fn has_led(&self, term: u64) -> bool {
         let mut leads = self.leads.lock();
-        *leads = Leads::after(*leads, term, is_suspended, suspensions, runtime::now());
-        leads.is_some_and(|leads| leads.is_long())
+        let now = runtime::now();
+        // After a pause of its own process it received no messages either: count from now.
+        let since = match *leads {
+            Some(known) if known.term == term && now - known.checked < MISSED_ROUND => known.since,
+            _ => now,
+        };
+        *leads = Some(Leads { term, since, checked: now });
+        now - since >= SILENT_AFTER
     }
 
     /// Logs what the log lacks of the members' boots.
