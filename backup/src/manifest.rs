@@ -241,15 +241,18 @@ impl Manifest {
         Manifest::decode(name, &bytes)
     }
 
-    /// The finished backups at a target by name, each with its manifest or what is wrong with it.
+    /// The finished backups at a target by name, each with its manifest or what is wrong with it. One that a
+    /// prune removes meanwhile is none.
     ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn list(target: &Target) -> Result<Vec<(String, Result<Manifest>)>> {
         let mut listed = Vec::new();
         for (name, _) in target.find().await?.into_iter().filter(|(_, found)| found.finished) {
-            let manifest = Manifest::load(target, &name).await;
-            listed.push((name, manifest));
+            match Manifest::load(target, &name).await {
+                Err(Error::Missing { .. }) => {}
+                manifest => listed.push((name, manifest)),
+            }
         }
         Ok(listed)
     }

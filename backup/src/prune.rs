@@ -26,7 +26,7 @@ pub use self::own::{Own, prune_own};
 
 /// A backup under way writes more often.
 pub(crate) const UNDER_WAY: Duration = Duration::from_secs(24 * 3600);
-/// How often a prune begins anew because a backup began meanwhile.
+/// How often a prune begins anew because a backup began meanwhile, or another prune removed one.
 const ROUNDS: usize = 3;
 /// Objects that are removed at once: a bucket takes some ten milliseconds for each.
 const REMOVALS: usize = 16;
@@ -95,8 +95,13 @@ async fn prune_of(
     dry_run: bool,
 ) -> Result<Pruned> {
     let mut pruned = Pruned::default();
-    for _ in 0..ROUNDS {
-        let plan = Plan::make(target, keep, which, &pruned.backups, now).await?;
+    let is_named = |name: &String| matches!(which, Which::All(named) if named.contains(name));
+    for round in 1..=ROUNDS {
+        let plan = match Plan::make(target, keep, which, &pruned.backups, now).await {
+            // Another prune removed it since it was listed.
+            Err(Error::Missing { name, .. }) if round < ROUNDS && !is_named(&name) => continue,
+            plan => plan?,
+        };
         if dry_run {
             return Ok(plan.would());
         }

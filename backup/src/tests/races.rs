@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// A prune that ends at any moment leaves backups that verify, and the next one removes the rest.
 #[test]
@@ -33,6 +33,48 @@ fn a_prune_that_is_broken_off_leaves_only_whole_backups() {
             prune(&target, &keep, &[], later, false).await.unwrap();
             let kept = Manifest::load(&target, "b2").await.unwrap();
             assert_eq!(files(&folder).len(), kept.objects().count() + 2);
+        });
+    }
+}
+
+/// Lets something go on for a moment. Returns what it returns, if it ends.
+async fn begun<T>(work: &mut (impl Future<Output = T> + Unpin), polls: usize) -> Option<T> {
+    for _ in 0..polls {
+        if let Poll::Ready(done) = futures::poll!(&mut *work) {
+            return Some(done);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    None
+}
+
+/// The story: `cairn backup list` failed because a schedule removed a backup between the look at the names and
+/// the look at the manifests. A prune failed likewise beside another one.
+#[test]
+fn a_backup_that_goes_at_any_moment_fails_no_list_and_no_prune() {
+    for polls in 0..30 {
+        run_in_folder(async |folder, target| {
+            let mut cluster = Cluster::new(9);
+            for name in ["b0", "b1", "b2"] {
+                cluster.save(&target, name, None).await;
+            }
+            let mut listing = Box::pin(Manifest::list(&target));
+            let listed = begun(&mut listing, polls).await;
+            let (keep, now) = (Keep { last: 1, within: Duration::ZERO }, SystemTime::now());
+            let mut pruning = Box::pin(prune(&target, &keep, &[], now, true));
+            let pruned = begun(&mut pruning, polls).await;
+
+            std::fs::remove_file(folder.path().join("b1/manifest")).unwrap();
+            let listed = match listed {
+                Some(listed) => listed,
+                None => listing.await,
+            };
+            assert!(listed.unwrap().iter().all(|(_, manifest)| manifest.is_ok()));
+            let pruned = match pruned {
+                Some(pruned) => pruned,
+                None => pruning.await,
+            };
+            assert!(pruned.unwrap().backups.contains(&"b0".to_owned()));
         });
     }
 }
