@@ -348,6 +348,7 @@ impl Reconciler {
             own: seen.metrics.id,
             membership: seen.membership(),
             alive: &alive(&seen.metrics),
+            silent: &BTreeSet::new(),
             caught_up: &caught_up(&seen.metrics),
             pending_joins: &BTreeMap::new(),
             moved: &BTreeMap::new(),

@@ -56,6 +56,7 @@ mod contact;
 mod forced;
 pub(crate) mod forming;
 mod health;
+mod heard;
 mod leader_change;
 mod mode_change;
 mod reconciler;

@@ -1,6 +1,7 @@
 //! The leader's side: it collects join requests and changes the membership, one change after
 //! another.
 
+use super::heard::Heard;
 use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
@@ -32,8 +33,6 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const RECORD_LIMIT: Duration = Duration::from_secs(5);
 /// A join request counts for this long.
 const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
-/// A leader that missed its rounds for this long was paused itself, or busy with a change.
-const MISSED_ROUND: Duration = Duration::from_secs(1);
 /// The log gets a member's new addresses at most this often: a member that starts again and again,
 /// each time elsewhere, must not fill it.
 const MOVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -48,8 +47,8 @@ pub(crate) struct Reconciler {
     /// of the cluster.
     pub(crate) changing: Arc<futures::lock::Mutex<()>>,
     pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
-    /// The term that this member leads, since when, and when it last checked.
-    leads: Mutex<Option<Leads>>,
+    /// What this member has heard from the others since it leads.
+    heard: Mutex<Option<Heard>>,
     /// By slot: the last node that asked whether it may replace the voter.
     asked: Mutex<BTreeMap<u16, Asked>>,
     /// Whether a synced entry for them is under way.
@@ -70,13 +69,6 @@ struct Asked {
     synced: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Leads {
-    term: u64,
-    since: runtime::Instant,
-    checked: runtime::Instant,
-}
-
 impl Reconciler {
     pub(crate) fn new(member: Arc<LocalMember>, ack_modes: Arc<AckModes>) -> Reconciler {
         Reconciler {
@@ -84,7 +76,7 @@ impl Reconciler {
             ack_modes,
             changing: Arc::default(),
             pending_joins: Mutex::default(),
-            leads: Mutex::default(),
+            heard: Mutex::default(),
             asked: Mutex::default(),
             syncing: AtomicBool::new(false),
             moved: Mutex::default(),
@@ -103,7 +95,10 @@ impl Reconciler {
                 "{joiner} was removed: start the node with an empty data directory"
             ));
         }
-        let voter = voter_to_replace(&metrics, joiner);
+        // Whether it is silent for long enough is looked at when it is to be replaced.
+        let (members, alive) = (metrics.membership_config.nodes(), alive(&metrics));
+        let missed = members.map(|(id, _)| *id).filter(|id| !alive.contains(id)).collect();
+        let voter = voter_to_replace(&metrics, &missed, joiner);
         let leads = metrics.state == ServerState::Leader;
         let is_learner = metrics.membership_config.get_node(&joiner).is_some();
         if leads && voter.as_ref().ok() != Some(&joiner) {
@@ -161,14 +156,10 @@ impl Reconciler {
     pub(crate) fn replaceable_voter(&self, joiner: NodeId) -> Option<NodeId> {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let now = runtime::now();
-        let leads = *self.leads.lock();
-        leads.filter(|leads| {
-            leads.term == metrics.current_term
-                && now - leads.checked < MISSED_ROUND
-                && now - leads.since >= SILENT_AFTER
-        })?;
+        let silent = self.silent(&metrics);
         metrics.last_quorum_acked.filter(|at| now - **at < SILENT_AFTER)?;
-        let voter = voter_to_replace(&metrics, joiner).ok().filter(|voter| *voter != joiner)?;
+        let voter =
+            voter_to_replace(&metrics, &silent, joiner).ok().filter(|voter| *voter != joiner)?;
         let term = metrics.current_term;
         let mut all = self.asked.lock();
         let known =
@@ -225,15 +216,13 @@ impl Reconciler {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
-                *self.leads.lock() = None;
+                *self.heard.lock() = None;
                 continue;
             };
             self.log_epochs(&metrics);
             self.propose_synced_entry(metrics.current_term);
-            // To replace and to add members needs a leader that can judge which ones are silent. To a
-            // suspended one all are.
-            let can_judge =
-                self.has_led(metrics.current_term) && !self.member.check_quorum.is_suspended();
+            // To replace and to add members needs a leader that can judge which ones are silent.
+            let can_judge = self.hears(&metrics);
             self.log_beginning(&metrics, can_judge).await;
             let Some(_one_after_another) = self.changing.try_lock() else { continue };
             let needs_none = |step: &Step| matches!(step, Step::Finish | Step::Move(..));
@@ -273,8 +262,8 @@ impl Reconciler {
         let membership = metrics.membership_config.membership();
         let identities = &self.member.identity.identities;
         // What a member runs is in the log soon, unless it is silent.
-        let (logged, alive) = (identities.logged(), alive(metrics));
-        let is_awaited = |id: &NodeId| !can_judge || alive.contains(id);
+        let (logged, silent) = (identities.logged(), self.silent(metrics));
+        let is_awaited = |id: &NodeId| !can_judge || !silent.contains(id);
         if membership.nodes().any(|(id, _)| !logged.contains_key(id) && is_awaited(id)) {
             return;
         }
@@ -305,17 +294,26 @@ impl Reconciler {
         Some(engine_log_id(&applied.log_id).index)
     }
 
-    /// Whether this member has led this term long enough to judge which members are silent.
-    fn has_led(&self, term: u64) -> bool {
-        let mut leads = self.leads.lock();
-        let now = runtime::now();
-        // After a pause of its own process it received no messages either: count from now.
-        let since = match *leads {
-            Some(known) if known.term == term && now - known.checked < MISSED_ROUND => known.since,
-            _ => now,
-        };
-        *leads = Some(Leads { term, since, checked: now });
-        now - since >= SILENT_AFTER
+    /// Looks who has answered. Returns whether this member has led long enough to judge which members are
+    /// silent, and hears them now.
+    fn hears(&self, metrics: &RaftMetrics<TypeConfig>) -> bool {
+        let is_suspended = self.member.check_quorum.is_suspended();
+        let others = metrics.heartbeat.iter().flatten().filter(|(id, _)| **id != metrics.id);
+        let answered = others.map(|(id, at)| (*id, at.as_ref().map(|at| **at)));
+        let mut heard = self.heard.lock();
+        let (term, now) = (metrics.current_term, runtime::now());
+        let after = Heard::after(heard.take(), term, is_suspended, answered, now);
+        let is_long = after.is_long();
+        *heard = Some(after);
+        is_long && !is_suspended
+    }
+
+    /// The members that gave this leader no answer for long. None, if it does not know.
+    fn silent(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+        let is_now = |heard: &&Heard| heard.is_of(metrics.current_term, runtime::now());
+        let silent = self.heard.lock().as_ref().filter(is_now).map(Heard::silent);
+        let alive = alive(metrics);
+        silent.into_iter().flatten().filter(|id| !alive.contains(id)).collect()
     }
 
     /// Logs what the log lacks of the members' boots.
@@ -344,6 +342,7 @@ impl Reconciler {
             own: metrics.id,
             membership: metrics.membership_config.membership(),
             alive: &alive(metrics),
+            silent: &self.silent(metrics),
             caught_up: &caught_up(metrics),
             pending_joins: &pending_joins,
             moved: &moved,
@@ -437,7 +436,11 @@ fn leave_out_recent(
 ///
 /// # Errors
 /// Why the node cannot be added now.
-fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result<NodeId, String> {
+fn voter_to_replace(
+    metrics: &RaftMetrics<TypeConfig>,
+    silent: &BTreeSet<NodeId>,
+    joiner: NodeId,
+) -> Result<NodeId, String> {
     if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
         return Err("this member does not lead".into());
     }
@@ -448,7 +451,7 @@ fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result
     let Some(voters) = membership.get_joint_config().last() else {
         return Err("the cluster is not formed".into());
     };
-    step::voter_to_replace(metrics.id, membership, &alive(metrics), voters, joiner)
+    step::voter_to_replace(metrics.id, membership, silent, voters, joiner)
 }
 
 #[cfg(test)]

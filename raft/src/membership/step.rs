@@ -17,6 +17,8 @@ pub(super) struct View<'v> {
     pub(super) membership: &'v Membership,
     /// The members with which the leader had contact lately.
     pub(super) alive: &'v BTreeSet<NodeId>,
+    /// Those that gave it no answer for long. After a suspension a member may be neither.
+    pub(super) silent: &'v BTreeSet<NodeId>,
     /// Those that hold nearly all that the leader has.
     pub(super) caught_up: &'v BTreeSet<NodeId>,
     /// Recent join requests, by slot.
@@ -66,7 +68,7 @@ fn step_for(
         let learns = view.membership.get_node(&pending_join.id).is_some();
         return (learns && is_ready(view, pending_join)).then_some(Step::Promote(pending_join.id));
     }
-    let old = voter_to_replace(view.own, view.membership, view.alive, voters, pending_join.id)
+    let old = voter_to_replace(view.own, view.membership, view.silent, voters, pending_join.id)
         .ok()
         .filter(|old| *old != pending_join.id)?;
     match to_learn(view.membership, voters, pending_join) {
@@ -120,7 +122,7 @@ pub(super) fn learner_of(
 pub(super) fn voter_to_replace(
     own: NodeId,
     membership: &Membership,
-    alive: &BTreeSet<NodeId>,
+    silent: &BTreeSet<NodeId>,
     voters: &BTreeSet<NodeId>,
     joiner: NodeId,
 ) -> Result<NodeId, String> {
@@ -133,11 +135,11 @@ pub(super) fn voter_to_replace(
     if *old == joiner {
         return Ok(joiner);
     }
-    if *old == own || alive.contains(old) {
+    if *old == own || !silent.contains(old) {
         return Err(format!("slot {slot} is held by member {old}, which is alive; stop it first"));
     }
     let mut rivals = membership.nodes().map(|(id, _)| id);
-    match rivals.find(|id| id.slot() == slot && **id != joiner && alive.contains(id)) {
+    match rivals.find(|id| id.slot() == slot && **id != joiner && !silent.contains(id)) {
         Some(rival) => {
             Err(format!("slot {slot} already has another joining node, {rival}, which is alive"))
         }
@@ -159,6 +161,8 @@ mod tests {
         configurations: Vec<Vec<NodeId>>,
         learners: Vec<NodeId>,
         alive: Vec<NodeId>,
+        /// Of those that are not alive, the ones that are so for less long.
+        missed: Vec<NodeId>,
         caught_up: Vec<NodeId>,
         pending_joins: Vec<(NodeId, bool)>,
         moved: Vec<NodeId>,
@@ -170,6 +174,7 @@ mod tests {
             configurations: vec![vec![ONE, TWO, THREE]],
             learners: vec![],
             alive: vec![ONE, THREE],
+            missed: vec![],
             caught_up: vec![ONE, THREE],
             pending_joins: vec![],
             moved: vec![],
@@ -183,6 +188,8 @@ mod tests {
             let ids = self.configurations.iter().flatten().chain(&self.learners);
             let nodes: BTreeMap<NodeId, MemberAddress> =
                 ids.map(|id| (*id, MemberAddress::default())).collect();
+            let is_silent = |id: &&NodeId| !self.alive.contains(id) && !self.missed.contains(id);
+            let silent = nodes.keys().filter(is_silent).copied().collect();
             let pending_join = |(id, active): &(NodeId, bool)| {
                 (
                     id.slot(),
@@ -193,6 +200,7 @@ mod tests {
                 own: ONE,
                 membership: &Membership::new(sets, nodes).unwrap(),
                 alive: &self.alive.iter().copied().collect(),
+                silent: &silent,
                 caught_up: &self.caught_up.iter().copied().collect(),
                 pending_joins: &self.pending_joins.iter().map(pending_join).collect(),
                 moved: &self.moved.iter().map(|id| (*id, MemberAddress::default())).collect(),
@@ -224,6 +232,8 @@ mod tests {
         scene.alive.push(TWO);
         assert_eq!(scene.next(), None);
         scene.alive.pop();
+        scene.missed.push(TWO);
+        assert_eq!(scene.next(), None, "its leader was suspended, and has not heard it again yet");
         scene.pending_joins = vec![(NodeId::new(1, 9), true)];
         assert_eq!(scene.next(), None);
     }
