@@ -54,7 +54,7 @@ async fn begun<T>(work: &mut (impl Future<Output = T> + Unpin), polls: usize) ->
 fn a_backup_that_goes_at_any_moment_fails_no_list_and_no_prune() {
     for polls in 0..30 {
         run_in_folder(async |folder, target| {
-            let mut cluster = Cluster::new(9);
+            let cluster = Cluster::new(9);
             for name in ["b0", "b1", "b2"] {
                 cluster.save(&target, name, None).await;
             }
