@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const WRITERS: usize = 4;
@@ -28,8 +28,12 @@ fn json_of(ran: &Ran) -> Value {
 /// What was acknowledged of one key: each version, with the value, or `None` where it was deleted.
 type Writes = BTreeMap<String, BTreeMap<Version, Option<String>>>;
 
-/// Puts and deletes keys of its own until it is told to stop.
-async fn writes(client: Client, number: usize, stop: Arc<AtomicBool>) -> Writes {
+/// Puts and deletes keys of its own until it is told to stop, and counts what is acknowledged.
+async fn writes(
+    client: Client,
+    number: usize,
+    (stop, acknowledged): (Arc<AtomicBool>, Arc<AtomicUsize>),
+) -> Writes {
     let mut random = StdRng::seed_from_u64(number as u64);
     let mut writes = Writes::default();
     while !stop.load(Ordering::SeqCst) {
@@ -42,6 +46,7 @@ async fn writes(client: Client, number: usize, stop: Arc<AtomicBool>) -> Writes 
         };
         let version = written.expect("nothing fails here").version;
         writes.entry(key).or_default().insert(version, value);
+        acknowledged.fetch_add(1, Ordering::SeqCst);
     }
     writes
 }
@@ -82,15 +87,21 @@ fn target(cluster: &Cluster) -> String {
 /// versions, so a write that is left out, or one too many, is seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_under_load_is_the_state_of_one_index_and_a_new_cluster_begins_with_it() {
-    let mut cluster = Cluster::start(3, "64MiB", "").await;
+    let mut cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let target = target(&cluster);
     let stop = Arc::new(AtomicBool::new(false));
+    let acknowledged = Arc::new(AtomicUsize::new(0));
     let writers: Vec<_> = (0..WRITERS)
-        .map(|number| tokio::spawn(writes(cluster.client(), number, stop.clone())))
+        .map(|number| {
+            let told = (stop.clone(), acknowledged.clone());
+            tokio::spawn(writes(cluster.client(), number, told))
+        })
         .collect();
     let mut saved = Vec::new();
     for number in 0..6 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let before = acknowledged.load(Ordering::SeqCst);
+        let more = async || (acknowledged.load(Ordering::SeqCst) > before + 200).then_some(());
+        cluster.until("more writes", more).await;
         let mut save = vec!["backup", "save", &target, "-o", "json"];
         if number % 3 > 0 {
             save.extend(["--since", "latest"]);
@@ -291,8 +302,11 @@ async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
     let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
     let newest = listed.as_array().expect("backups").iter().map(|it| it["index"].as_u64()).max();
     let all = files_in(Path::new(&target));
-    let mut in_the_middle = 0;
-    for round in 0..all + 2 {
+    let (mut in_the_middle, mut round) = (0, 0);
+    while round < all + 2 || in_the_middle < 2 {
+        // Once more: a busy machine may have looked too late, when the prune was at its end.
+        let gone = if round < all + 2 { round } else { 1 };
+        assert!(round < 10 * (all + 2), "no prune was killed in its middle");
         let copy = cluster.folder.path().join(format!("copy {round}"));
         let copied = std::process::Command::new("cp").args(["-r", &target]).arg(&copy).status();
         assert!(copied.expect("cp runs").success());
@@ -304,7 +318,7 @@ async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
                 .spawn()
                 .expect("cairn starts");
         // Each round waits for one file more to be gone.
-        while files_in(&copy) + round > all && child.try_wait().expect("our own child").is_none() {}
+        while files_in(&copy) + gone > all && child.try_wait().expect("our own child").is_none() {}
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         let left = json_of(&cluster.cairn_alone(&["backup", "list", at, "-o", "json"]));
@@ -318,8 +332,8 @@ async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
         in_the_middle += usize::from(json_of(&cluster.cairn_alone(&pruned))["objects"] != 0);
         json_of(&cluster.cairn_alone(&["backup", "verify", at, "-o", "json"]));
         std::fs::remove_dir_all(&copy).expect("our own copy");
+        round += 1;
     }
-    assert!(in_the_middle > 1, "no prune was killed in its middle");
 }
 
 #[tokio::test(flavor = "multi_thread")]
