@@ -1,7 +1,9 @@
 //! Reads, lists and node statuses.
 use std::time::Duration;
 
-use crate::fake::{Cluster, Node, Step, at_its_deadline, dead, not_leader, options, refuse};
+use crate::fake::{
+    Cluster, Node, Step, WAIT_LIMIT, at_its_deadline, dead, not_leader, options, refuse,
+};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{
     Bytes, Client, Error, ListOptions, Options, PROTOCOL, ReadFrom, ReadOptions, Role,
@@ -390,7 +392,10 @@ async fn each_node_reports_its_status_and_a_dead_one_is_an_error() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let (_held, dead) = dead();
-    let client = Options::new([node.address.clone(), dead.clone()]).connect().await.unwrap();
+    // The limits only end a hang.
+    let options = Options::new([node.address.clone(), dead.clone()]);
+    let options = options.connect_timeout(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT);
+    let client = options.connect().await.unwrap();
     let statuses = client.statuses().await;
     assert_eq!(
         statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(),

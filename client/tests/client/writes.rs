@@ -75,7 +75,8 @@ async fn dead_endpoints_do_not_matter_at_any_position_of_the_list() {
     let [(_first, first), (_last, last)] = [dead(), dead()];
     for seed in 0..8 {
         let endpoints = [first.clone(), node.address.clone(), last.clone()];
-        let client = Options::new(endpoints).seed(seed).connect().await.unwrap();
+        let options = Options::new(endpoints).seed(seed).deadline(WAIT_LIMIT);
+        let client = options.connect_timeout(WAIT_LIMIT).connect().await.unwrap();
         client.put("a", "1").await.unwrap();
     }
     assert_eq!(cluster.applied(), 8);

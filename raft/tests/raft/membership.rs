@@ -190,7 +190,10 @@ async fn one_grows_to_three_and_shrinks_to_one_and_the_mode_follows() {
     until("the removed member knows", || cluster.replica(leader).removed_reason()).await;
     cluster.kill(leader).await;
     cluster.put("by two again", "4").await;
-    assert!(cluster.replicas().all(|one| !one.engine().status().unsynced_acks));
+    until("no flag is set", || {
+        cluster.replicas().all(|one| !one.engine().status().unsynced_acks).then_some(())
+    })
+    .await;
     done(&cluster, MemberChange::Remove(stay[1])).await;
     cluster.kill(stay[1]).await;
     cluster.put("by one again", "5").await;
