@@ -1,7 +1,7 @@
 //! Who may do what, over real sockets: roles, tokens, the operators' service, the audit, and what
 //! one client may hold.
 
-use crate::support::{Cluster, Ran, command, finish, run};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, command, finish, run};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
@@ -46,7 +46,9 @@ async fn cluster(names: &[(&str, &str)], more: &str) -> Cluster {
 }
 
 fn client(cluster: &Cluster, name: &str) -> Client {
-    let options = cluster.options().deadline(Duration::from_secs(30));
+    let options = cluster.options().deadline(WAIT_LIMIT).connect_timeout(WAIT_LIMIT);
+    // A call that is made again is in the audit again.
+    let options = options.attempt_timeout(WAIT_LIMIT);
     options.token(format!("{SECRET}{name}")).expect("a token").build().expect("good options")
 }
 

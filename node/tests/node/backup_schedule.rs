@@ -5,7 +5,7 @@
 mod removal;
 
 use crate::backup::{RECIPIENT, SECRET};
-use crate::support::{Cluster, http_get, value_of};
+use crate::support::{Cluster, SLOW_ELECTIONS, http_get, value_of};
 use cairn_launch::Signal;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ fn reload(cluster: &mut Cluster, node: usize, old: &str, new: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
-    let mut cluster = Cluster::format(3, "64MiB", "");
+    let mut cluster = Cluster::format(3, "64MiB", SLOW_ELECTIONS);
     std::fs::create_dir(folder(&cluster)).expect("a folder");
     schedule(&mut cluster);
     cluster.start_all().await;
@@ -185,7 +185,7 @@ async fn the_leader_saves_backups_and_the_next_one_goes_on_with_the_schedule() {
 /// What should stay at another target says nothing of what is here, so a reload takes nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_target_is_used_by_a_member_that_was_restarted_and_by_no_other() {
-    let mut cluster = Cluster::format(3, "64MiB", "");
+    let mut cluster = Cluster::format(3, "64MiB", SLOW_ELECTIONS);
     let (old, new) = (folder(&cluster), cluster.folder.path().join("elsewhere"));
     for folder in [&old, &new] {
         std::fs::create_dir(folder).expect("a folder");
@@ -232,7 +232,8 @@ async fn another_target_is_used_by_a_member_that_was_restarted_and_by_no_other()
 /// A member has no roles, and nobody else who could save has one here.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_of_a_cluster_with_certificates_is_sent_the_state_as_a_member() {
-    let mut cluster = Cluster::secured(3, "64MiB", "access.reader = \"read\"");
+    let more = format!("{SLOW_ELECTIONS}access.reader = \"read\"");
+    let mut cluster = Cluster::secured(3, "64MiB", &more);
     std::fs::create_dir(folder(&cluster)).expect("a folder");
     schedule(&mut cluster);
     for node in 0..cluster.len() {
@@ -252,8 +253,8 @@ async fn the_leader_of_a_cluster_with_certificates_is_sent_the_state_as_a_member
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_members_certificate_takes_no_state() {
     // A member counts as reachable for as long as the shortest election timeout.
-    let more = "mode = \"sync\"\ntiming.election_min = \"5s\"\ntiming.election_max = \"10s\"";
-    let mut cluster = Cluster::secured(3, "64MiB", more);
+    let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::secured(3, "64MiB", &more);
     cluster.start_all().await;
     cluster.client().put("key", "value").await.expect("written");
     let [ca, own, key] = cluster.certificates.as_ref().expect("secured").files("member-3");

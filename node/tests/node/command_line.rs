@@ -1,5 +1,7 @@
 //! The command line against a real cluster, from `cairn dev` to exit codes.
-use crate::support::{CAIRN, Cluster, POLL, Ran, WAIT_LIMIT, command, finish, run, watch};
+use crate::support::{
+    CAIRN, Cluster, POLL, Ran, SLOW_ELECTIONS, WAIT_LIMIT, command, finish, run, watch,
+};
 use cairn_launch::{HeldPort, Signal};
 use rustix::process::{Pid, kill_process};
 use serde_json::{Value, json};
@@ -36,11 +38,14 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     let cairn = |arguments: &[&str]| run(folder.path(), arguments);
     let ports = row_of_ports();
     let first = ports[0].address();
-    let started =
-        cairn(&["dev", "--detach", "--size", "64MiB", "--port", &first.port().to_string()]);
+    let port = first.port().to_string();
+    let dev = ["dev", "--detach", "--size", "64MiB", "--port", &port];
+    // A busy machine costs the leader no leadership.
+    let elections = ["--set", "timing.election_min=3s", "--set", "timing.election_max=6s"];
+    let started = cairn(&[&dev[..], &elections].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
 
-    assert_eq!(cairn(&["put", "greeting", "hello"]).code, 0);
+    assert_eq!(cairn(&["put", "greeting", "hello", "--timeout", "120s"]).code, 0);
     let status = json_of(&cairn(&["status", "-o", "json"]));
     assert_eq!(status.as_array().expect("nodes").len(), 3);
     assert!(
@@ -70,7 +75,7 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     assert_eq!(lost.code, 6, "{}", lost.stderr);
 
     assert_eq!(cairn(&["dev", "--detach"]).code, 0);
-    assert_eq!(cairn(&["get", "greeting"]).stdout, "hello");
+    assert_eq!(cairn(&["get", "greeting", "--timeout", "120s"]).stdout, "hello");
     assert_eq!(cairn(&["dev", "stop"]).code, 0);
 }
 
@@ -162,7 +167,7 @@ fn a_closed_terminal_ends_an_ephemeral_cluster_at_any_step_and_leaves_nothing() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_works_and_ends_with_its_exit_code() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let cairn = |arguments: &[&str]| cluster.cairn(arguments);
 
     let put = json_of(&cairn(&["put", "a", "1", "-o", "json"]));
@@ -228,7 +233,7 @@ async fn keys_and_values_of_any_bytes_go_in_and_come_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
-    let cluster = Cluster::start(3, "128MiB", "").await;
+    let cluster = Cluster::start(3, "128MiB", SLOW_ELECTIONS).await;
     let report = json_of(&cluster.cairn(&[
         "bench",
         "--count",

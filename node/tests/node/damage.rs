@@ -1,6 +1,6 @@
 //! Bytes flipped in the files of running nodes, with real processes: clients read what was written,
 //! `cairn scrub` finds the rest, and no damage is left when the nodes restart.
-use crate::support::{Cluster, Ran, run};
+use crate::support::{Cluster, Ran, UNHURRIED_ELECTIONS, run};
 use cairn_client::{Client, MemberState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,7 +63,8 @@ fn scrubs(cluster: &Cluster, action: &str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gone_after_a_scrub() {
-    let mut cluster = Cluster::start(3, "64MiB", "scrub.rate_bytes = \"1GiB\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}scrub.rate_bytes = \"1GiB\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let client = cluster.client();
     for number in 0..KEYS {
         client.put(key(number), value(number)).await.expect("written");
@@ -153,7 +154,8 @@ async fn put_small(client: &Client) {
 /// and the writes were gone, though together the two still had everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_that_cannot_read_its_journal_for_a_while_loses_nothing() {
-    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     cluster.kill_node(2);
     cluster.leader().await;
     put_small(&cluster.client()).await;
@@ -191,7 +193,8 @@ async fn a_majority_that_cannot_read_its_journal_for_a_while_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sees_the_damage_of_the_last_survivor_and_nothing_changes_until_it_is_accepted()
 {
-    let mut cluster = Cluster::start(3, "64MiB", "mode = \"sync\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}mode = \"sync\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     put_small(&cluster.client()).await;
     let last = cluster.statuses().await.iter().map(|node| node.last_log_index).max();
     cluster.until_all("all have everything", |node| Some(node.last_log_index) >= last).await;

@@ -1,6 +1,6 @@
 //! `cairn doctor`, and the server that obeys its verdict, as processes, on the disk on which the
 //! tests run.
-use crate::support::{Cluster, run};
+use crate::support::{Cluster, SLOW_ELECTIONS, run};
 use serde_json::Value;
 use std::path::Path;
 
@@ -80,7 +80,7 @@ fn a_volatile_cache_refuses_device_and_few_voters_refuse_replicated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_formatted_directory_is_examined_while_it_is_served() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
     assert_eq!((&report["state"], &report["voters"]), (&"formatted".into(), &3.into()));
     let extents = finding(&report, "extents of its files");
@@ -93,7 +93,7 @@ async fn a_formatted_directory_is_examined_while_it_is_served() {
 /// Whoever runs `auto` learns which mode that is and what it may lose, without asking.
 #[tokio::test(flavor = "multi_thread")]
 async fn formatting_and_each_start_say_the_mode_and_its_promise() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let status = cluster.cairn(&["status", "-o", "json"]);
     let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
     let durability = &status[0]["durability"];
@@ -130,7 +130,7 @@ fn a_path_that_cannot_hold_a_directory_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_the_mode_who_chose_it_and_what_it_promises() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
     let verdict = &report["verdict"];
     let status: Value =

@@ -2,7 +2,7 @@
 //! after they were full.
 
 use crate::support::load::{History, Load};
-use crate::support::{Cluster, Ran, WAIT_LIMIT, run};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS, WAIT_LIMIT, run};
 use cairn_client::{Error, NodeStatus};
 use cairn_engine::Geometry;
 use serde_json::Value;
@@ -79,7 +79,7 @@ fn value(number: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew() {
-    let mut cluster = Cluster::start(3, "16MiB", "").await;
+    let mut cluster = Cluster::start(3, "16MiB", SLOW_ELECTIONS).await;
     let client = cluster.client();
     let mut kept = 0;
     let full = loop {
@@ -150,7 +150,7 @@ fn small(number: usize) -> Vec<u8> {
 /// area was free. What was full were the checkpoint areas, which hold the keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_full_of_keys_says_so_and_takes_more_after_it_grew_for_small_values() {
-    let mut cluster = Cluster::start(3, "16MiB", "").await;
+    let mut cluster = Cluster::start(3, "16MiB", SLOW_ELECTIONS).await;
     let (mut kept, mut full) = put_small(&cluster, 0).await;
     // Nothing shorter than what was refused: that may still fit. And a checkpoint may make room.
     let one_more = |round| cluster.cairn(&["put", &format!("{round:0200}"), "value"]);

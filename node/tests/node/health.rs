@@ -66,7 +66,7 @@ async fn a_cluster_is_well_until_a_member_is_down_and_well_again_once_it_is_back
 /// They all run on the machine of the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn voters_on_one_machine_are_not_well() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
     let known = async || {
         let (code, answer) = asked(&cluster, &[]);
         let shared = finding(&answer, "voters_fail_together")?.clone();

@@ -1,6 +1,6 @@
 //! Keys and values out of a real cluster, and into another one, by the command line.
 
-use crate::support::{Cluster, Ran};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS};
 use cairn_client::{Client, ListOptions, Version};
 use pages::{delete, put, snapshot_of};
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ fn last_line(path: &Path) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_exported_is_imported_into_another_cluster_as_it_was() {
-    let from = Cluster::start(3, "128MiB", "").await;
+    let from = Cluster::start(3, "128MiB", SLOW_ELECTIONS).await;
     let to = Cluster::start(1, "128MiB", "").await;
     let (held, client) = (awkward(), to.client());
     put_all(&from.client(), &held).await;
@@ -294,7 +294,7 @@ async fn keys_that_exist_stay_unless_they_may_be_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_of_etcd_becomes_keys_of_the_cluster() {
-    let cluster = Cluster::start(3, "128MiB", "").await;
+    let cluster = Cluster::start(3, "128MiB", SLOW_ELECTIONS).await;
     let client = cluster.client();
     let mut revisions = Vec::new();
     let mut expected = Held::new();

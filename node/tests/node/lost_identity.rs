@@ -1,6 +1,6 @@
 //! Nodes whose identity is unreadable, with real processes. One such node of three begins empty and
 //! takes its slot again. Two of three wait and overwrite nothing.
-use crate::support::Cluster;
+use crate::support::{Cluster, UNHURRIED_ELECTIONS};
 use cairn_client::NodeStatus;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn value(number: usize) -> Vec<u8> {
 }
 
 async fn filled() -> Cluster {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    let cluster = Cluster::start(3, "64MiB", UNHURRIED_ELECTIONS).await;
     let client = cluster.client();
     for number in 0..KEYS {
         client.put(format!("key{number}"), value(number)).await.expect("written");

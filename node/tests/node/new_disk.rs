@@ -1,6 +1,6 @@
 //! A node whose data directory is lost, or whose addresses change, with real processes. It takes
 //! its slot again automatically, and then the cluster can spare another node.
-use crate::support::{Cluster, WAIT_LIMIT};
+use crate::support::{Cluster, UNHURRIED_ELECTIONS, WAIT_LIMIT};
 use cairn_client::{MemberState, Options};
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ fn value(number: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directory_is_refused() {
-    let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}storage.format_empty = \"true\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let client = cluster.client();
     for number in 0..KEYS {
         client.put(format!("key{number}"), value(number)).await.expect("written");
@@ -88,7 +89,8 @@ async fn until_leads(cluster: &mut Cluster, node: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_disk_at_another_port_joins_and_once_it_leads_clients_that_know_only_the_others_work()
 {
-    let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}storage.format_empty = \"true\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     let client = cluster.client();
     client.put("kept", "1").await.expect("written");
     let before =
@@ -116,7 +118,7 @@ async fn a_new_disk_at_another_port_joins_and_once_it_leads_clients_that_know_on
 /// third member there was no majority.
 #[tokio::test(flavor = "multi_thread")]
 async fn members_that_move_are_found_without_a_change_of_the_others_configurations() {
-    let mut cluster = Cluster::start(3, "64MiB", "").await;
+    let mut cluster = Cluster::start(3, "64MiB", UNHURRIED_ELECTIONS).await;
     let client = cluster.client();
     client.put("kept", "1").await.expect("written");
     for node in [1, 2] {
@@ -142,7 +144,7 @@ async fn members_that_move_are_found_without_a_change_of_the_others_configuratio
 /// shown the certificate of that slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_members_that_were_stopped_and_start_elsewhere_serve_again_through_one_seed() {
-    let mut cluster = Cluster::secured(3, "64MiB", "");
+    let mut cluster = Cluster::secured(3, "64MiB", UNHURRIED_ELECTIONS);
     cluster.start_all().await;
     cluster.client().put("kept", "1").await.expect("written");
     for node in 0..3 {

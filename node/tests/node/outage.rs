@@ -1,7 +1,7 @@
 //! All machines lose power at once under load, with real processes. The simulated power cut changes
 //! only the boot id, so everything that the machines wrote is still there, but the members cannot
 //! know that.
-use crate::support::{Cluster, Ran, WAIT_LIMIT, finish, http_get, value_of};
+use crate::support::{Cluster, Ran, UNHURRIED_ELECTIONS, WAIT_LIMIT, finish, http_get, value_of};
 use cairn_client::{MemberState, NodeStatus};
 use serde_json::Value;
 use std::io::Read;
@@ -50,7 +50,7 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     let boot_id = folder.path().join("boot_id");
     boot(&boot_id, 1);
     let more = format!(
-        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\""
+        "{UNHURRIED_ELECTIONS}mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\""
     );
     let mut cluster = Cluster::start(3, "64MiB", &more).await;
     write_ahead(&cluster).await;
@@ -135,7 +135,7 @@ async fn automatic_unsafe_recovery_waits_for_every_voter_and_is_counted() {
     let boot_id = folder.path().join("boot_id");
     boot(&boot_id, 1);
     let more = format!(
-        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n\
+        "{UNHURRIED_ELECTIONS}mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n\
          unsafe_recovery.automatic = \"true\""
     );
     let mut cluster = Cluster::start(3, "64MiB", &more).await;
@@ -180,7 +180,7 @@ async fn cut_beside_an_empty_member(folder: &Path, more: &str) -> Cluster {
     let boot_id = folder.join("boot_id");
     boot(&boot_id, 1);
     let more = format!(
-        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n{more}"
+        "{UNHURRIED_ELECTIONS}mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n{more}"
     );
     let mut cluster = Cluster::start(3, "64MiB", &more).await;
     write_ahead(&cluster).await;
@@ -255,7 +255,8 @@ fn assert_out_of_service(ran: &Ran, words: &[&str]) {
 /// the command said that the cluster recovers automatically, exit code 0.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_lost_two_of_three_disks_is_not_said_to_recover() {
-    let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
+    let more = format!("{UNHURRIED_ELECTIONS}storage.format_empty = \"true\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
     cluster.client().put("before", "1").await.expect("served");
     let survivor = cluster.leader().await;
     let lost: Vec<usize> = (0..3).filter(|node| *node != survivor).collect();

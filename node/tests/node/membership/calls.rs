@@ -194,7 +194,7 @@ async fn a_member_that_forms_a_cluster_of_its_own_says_so_in_its_log_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_is_not_waited_for_says_what_it_waits_for() {
-    let mut cluster = Cluster::growing_insecure(2, "64MiB", "");
+    let mut cluster = Cluster::growing_insecure(2, "64MiB", SLOW_ELECTIONS);
     cluster.start_node(0);
     cluster.wait_ready().await;
     let check = ["config", "check", "--config", cluster.config(1)];

@@ -3,7 +3,7 @@
 //! by the command line.
 
 use crate::support::clients::{OWN_KEY, SharedKeys};
-use crate::support::{Cluster, Ran, run, value_of};
+use crate::support::{Cluster, Ran, UNHURRIED_ELECTIONS, run, value_of};
 use cairn_client::{Client, Error, Role};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const SECOND: usize = 1;
 const LOST: [usize; 3] = [2, 3, 4];
 
 /// A request of a client that is expected to fail waits no longer than this.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How members of one generation refuse those of another one.
 const ANEW: &str = "an operator made the cluster anew of one member alone";
@@ -34,7 +34,8 @@ struct Disaster {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_five_members_with_three_lost_disks_one_goes_on_and_a_second_one_is_another_cluster() {
-    let mut cluster = Cluster::secured(5, "64MiB", CONFIGURATION);
+    let configuration = format!("{UNHURRIED_ELECTIONS}{CONFIGURATION}");
+    let mut cluster = Cluster::secured(5, "64MiB", &configuration);
     cluster.start_all().await;
     let mut keys = SharedKeys::new(&cluster);
     keys.work();

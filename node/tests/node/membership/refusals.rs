@@ -129,7 +129,7 @@ async fn what_is_not_there_is_neither_added_promoted_moved_nor_led_by() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_learner_that_lacks_entries_is_not_promoted() {
-    let mut cluster = Cluster::growing_insecure(4, "64MiB", "");
+    let mut cluster = Cluster::growing_insecure(4, "64MiB", SLOW_ELECTIONS);
     for node in 0..3 {
         cluster.start_node(node);
         if node > 0 {

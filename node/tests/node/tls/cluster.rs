@@ -3,7 +3,7 @@
 use crate::alerts::WITH_CERTIFICATES;
 use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
-use crate::support::{Cluster, command, finish, run, value_of};
+use crate::support::{Cluster, SLOW_ELECTIONS, command, finish, run, value_of};
 use cairn_launch::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -31,7 +31,7 @@ async fn a_handshake_that_fails_ends_with_the_exit_code_of_the_help() {
 
 #[tokio::test]
 async fn a_cluster_with_certificates_forms_and_serves() {
-    let mut cluster = Cluster::secured(3, "64MiB", "");
+    let mut cluster = Cluster::secured(3, "64MiB", SLOW_ELECTIONS);
     cluster.start_all().await;
     assert_eq!(cluster.cairn(&["put", "key", "value"]).code, 0);
     assert_eq!(cluster.cairn(&["get", "key"]).stdout, "value");

@@ -1,9 +1,9 @@
 //! Certificates and CAs are replaced while clients write.
 
 use super::strangers::greet_as_client;
-use crate::support::Cluster;
 use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
+use crate::support::{Cluster, SLOW_ELECTIONS, WAIT_LIMIT};
 use futures::future::join_all;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -41,7 +41,7 @@ async fn install(cluster: &Cluster, issuer: &Ca, known: &[&Ca]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_and_a_ca_are_replaced_under_load_and_no_request_fails() {
-    let mut cluster = Cluster::secured(3, "256MiB", "");
+    let mut cluster = Cluster::secured(3, "256MiB", SLOW_ELECTIONS);
     cluster.start_all().await;
     let (old, new) = (cluster.certificates.as_ref().expect("secured").ca(), Ca::of("tested"));
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -49,7 +49,8 @@ async fn certificates_and_a_ca_are_replaced_under_load_and_no_request_fails() {
     let files = Arc::new(RwLock::new(()));
     let writers: Vec<_> = (0..4)
         .map(|writer| {
-            let (options, stop, done) = (cluster.options(), Arc::clone(&stop), Arc::clone(&done));
+            let options = cluster.options().deadline(WAIT_LIMIT).connect_timeout(WAIT_LIMIT);
+            let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
             let files = Arc::clone(&files);
             tokio::spawn(async move {
                 let lasting = {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a node that runs may take to tell its status, on a busy machine.
+/// How long a node that runs may take to connect, or to answer, on a busy machine.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 impl Cluster {
@@ -38,9 +38,10 @@ impl Cluster {
         self.token.iter().fold(options, |options, token| options.token(token).expect("a token"))
     }
 
-    /// A client with a long deadline.
+    /// A client with a long deadline, which gives no node up that only is slow.
     pub fn client(&self) -> Client {
-        self.options().deadline(WAIT_LIMIT).build().expect("good options")
+        let options = self.options().connect_timeout(STATUS_LIMIT).attempt_timeout(STATUS_LIMIT);
+        options.deadline(WAIT_LIMIT).build().expect("good options")
     }
 
     pub fn logs(&self) -> String {
