@@ -2,7 +2,9 @@
 //! counted.
 
 use super::atlas::Atlas;
+use super::clock::virtual_time;
 use super::machine::{Condition, Machine, State, address};
+use super::missing::Missing;
 use super::plan::Plan;
 use super::promises::Promises;
 use super::removed::Operator;
@@ -44,6 +46,8 @@ pub(super) struct Cluster {
     faults_ended: AtomicBool,
     /// An unsafe recovery was done: committed entries may be gone.
     decided: AtomicBool,
+    /// Who was missing in an operator's unsafe recoveries.
+    missing: Mutex<Missing>,
     /// Clean stops, and failures of devices, under way.
     pub(super) stopping: AtomicU32,
     /// Machines that lost power.
@@ -96,6 +100,7 @@ impl Cluster {
             events: Mutex::default(),
             faults_ended: AtomicBool::new(false),
             decided: AtomicBool::new(false),
+            missing: Mutex::new(Missing::none()),
             stopping: AtomicU32::new(0),
             power_cuts: AtomicU64::new(0),
         }))
@@ -122,6 +127,7 @@ impl Cluster {
         // Errors arranged for the previous disk must not apply to the format, which would not be
         // retried.
         machine.disk.disarm();
+        self.missing.lock().replaced(machine.host, virtual_time());
         Engine::format(&*machine.disk.directory(), self.plan.geometry, &identity).await
     }
 
@@ -171,6 +177,18 @@ impl Cluster {
     /// Notes that an unsafe recovery begins.
     pub(super) fn decide(&self) {
         self.decided.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that an operator decides, who does not reach these machines.
+    pub(super) fn decide_without<'m>(&self, missing: impl Iterator<Item = &'m Machine>) {
+        self.decide();
+        let hosts = missing.map(|machine| machine.host);
+        self.missing.lock().decided(hosts, virtual_time());
+    }
+
+    /// Who was missing in an operator's unsafe recoveries.
+    pub(super) fn missing(&self) -> Missing {
+        self.missing.lock().clone()
     }
 
     pub(super) fn decided(&self) -> bool {

@@ -339,7 +339,11 @@ async fn check_count_kept(cluster: &Arc<Cluster>, voting: &[&Machine], unsafe_re
 
 /// Lets the node with the most up-to-date log lead.
 pub(super) async fn unsafe_recovery(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
-    cluster.decide();
+    let takes_part = |machine: &&Machine| {
+        let node = machine.node().map(|(_, node)| node);
+        node.is_some_and(|node| nodes.iter().any(|one| Arc::ptr_eq(one, &node)))
+    };
+    cluster.decide_without(cluster.machines.iter().filter(|machine| !takes_part(machine)));
     let (chosen, refused) = try_unsafe_recovery(cluster, nodes).await?;
     if let Some(reason) = refused {
         cluster.violation(Violation::new("an operator can decide", reason));

@@ -3,6 +3,8 @@
 
 use super::clock::virtual_time;
 use super::lives::HUNG;
+use super::missing::Logged;
+use super::script::DISCARDED_ERROR;
 use cairn_disk::ARRANGED;
 use parking_lot::Mutex;
 use std::fmt::Write;
@@ -14,13 +16,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// A subscriber that keeps errors and prints events of level `shown` or above. It does not keep
 /// spans: they would cost more than the simulation.
 pub(super) struct Capture {
-    errors: Arc<Mutex<Vec<String>>>,
+    errors: Arc<Mutex<Vec<Logged>>>,
     shown: Option<Level>,
 }
 
 impl Capture {
     /// The subscriber, and the errors that it collects.
-    pub(super) fn new(shown: Option<Level>) -> (Capture, Arc<Mutex<Vec<String>>>) {
+    pub(super) fn new(shown: Option<Level>) -> (Capture, Arc<Mutex<Vec<Logged>>>) {
         let errors = Arc::new(Mutex::new(Vec::new()));
         (Capture { errors: errors.clone(), shown }, errors)
     }
@@ -60,7 +62,9 @@ impl Subscriber for Capture {
             && (!(text.contains(ARRANGED) || text.contains(HUNG))
                 || !metadata.target().starts_with("cairn_engine"))
         {
-            self.errors.lock().push(text);
+            // Members alone log this, in tasks of their hosts.
+            let host = text.contains(DISCARDED_ERROR).then(madsim::plugin::node);
+            self.errors.lock().push(Logged { text, host, at: virtual_time() });
         }
     }
 

@@ -29,6 +29,7 @@
 //!    ├── membership  members that are removed and added
 //!    ├── promises  when an acknowledged write is synced
 //!    ├── minority_down  a minority is down, or one disk is slow
+//!    ├── missing   who was missing when an operator decided, and may say that its entries were discarded
 //!    ├── after_unsafe_recovery  continues after an unsafe recovery
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
@@ -56,6 +57,7 @@ mod logging;
 mod machine;
 mod membership;
 mod minority_down;
+mod missing;
 mod moves;
 mod network;
 mod observe;

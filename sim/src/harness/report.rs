@@ -1,5 +1,6 @@
 //! The result of one run.
 
+use super::missing::Missing;
 use cairn_clients::Violation;
 use cairn_disk::DiskStats;
 use cairn_engine::Mode;
@@ -34,6 +35,8 @@ pub struct Report {
     pub terms: u64,
     /// Log ids that were seen.
     pub log_entries: u64,
+    /// Who was missing in an operator's unsafe recoveries.
+    pub(super) missing: Missing,
 }
 
 impl Report {
@@ -53,6 +56,7 @@ impl Report {
             disk: DiskStats::default(),
             terms: 0,
             log_entries: 0,
+            missing: Missing::none(),
         }
     }
 

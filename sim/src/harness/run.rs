@@ -144,17 +144,18 @@ fn isolated(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
         }
     };
     for error in errors.lock().iter() {
-        // After an unsafe recovery, a missing member that holds what was discarded must report it.
-        if error.contains(DISCARDED_ERROR) && report.events.contains_key(finale::UNSAFE_RECOVERY) {
+        // A member that was missing in an unsafe recovery, and holds what was discarded, must report it.
+        if error.text.contains(DISCARDED_ERROR) && report.missing.explains(error) {
             *report.events.entry(CONTRADICTED).or_default() += 1;
             continue;
         }
         let waits = report.events.contains_key(finale::STOPPED)
             || report.events.contains_key(finale::UNSAFE_RECOVERY);
-        if waits && error.contains(finale::BLOCKED_ERROR) {
+        if waits && error.text.contains(finale::BLOCKED_ERROR) {
             continue;
         }
-        report.violations.push(Violation::new("no unexpected ERROR is logged", error.clone()));
+        let detail = error.text.clone();
+        report.violations.push(Violation::new("no unexpected ERROR is logged", detail));
     }
     report.trace_hash = trace.hash();
     report.trace = trace.lines();
@@ -517,6 +518,7 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
     report.violations = cluster.violations();
     report.faults = cluster.counts();
     report.events = cluster.events();
+    report.missing = cluster.missing();
     report.power_cuts = cluster.power_cuts.load(Ordering::Relaxed);
     *report.events.entry("starts").or_default() +=
         cluster.machines.iter().map(|m| u64::from(m.life())).sum::<u64>();
