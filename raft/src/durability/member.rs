@@ -43,6 +43,8 @@ pub(crate) struct LocalMember {
     pub(crate) lag: Lag,
     /// How often another leader, or another term of one, was seen.
     pub(crate) leader_changes: AtomicU64,
+    /// The term in which this member was last seen to begin to lead, and when.
+    pub(crate) leads_since: Mutex<Option<(u64, runtime::Instant)>>,
     /// The tasks beside openraft must end.
     pub(crate) stopping: AtomicBool,
 }

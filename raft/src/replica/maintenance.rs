@@ -158,9 +158,12 @@ impl Maintenance {
         let leads = with_metrics(&self.member.raft, |metrics| {
             metrics.current_leader.map(|id| (metrics.current_term, id))
         });
-        if leads.is_some() && leads != self.led {
+        if let Some((term, leader)) = leads.filter(|_| leads != self.led) {
             self.led = leads;
             self.member.leader_changes.fetch_add(1, Ordering::Relaxed);
+            if leader == *self.member.raft.node_id() {
+                *self.member.leads_since.lock() = Some((term, runtime::now()));
+            }
         }
     }
 

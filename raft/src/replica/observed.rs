@@ -6,6 +6,7 @@ use crate::core::ids::NodeId;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{RaftLogId, TypeConfig};
+use crate::durability::LocalMember;
 use openraft::{RaftMetrics, ServerState};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,6 +33,24 @@ impl Replica {
     pub fn applied_lag(&self) -> Option<Duration> {
         serving::observe_lag(&self.inner.member);
         self.inner.member.lag.behind()
+    }
+
+    /// For how long this member has led; `None`: it does not lead. It is told a moment late, so it is less
+    /// than that.
+    pub fn leads_for(&self) -> Option<Duration> {
+        let LocalMember { raft, leads_since, .. } = &*self.inner.member;
+        let leading = with_metrics(raft, |now| {
+            (now.state == ServerState::Leader).then_some(now.current_term)
+        });
+        let term = leading?;
+        let since = *leads_since.lock();
+        let seen = since.filter(|(of, _)| *of == term);
+        Some(seen.map_or(Duration::ZERO, |(_, at)| runtime::now() - at))
+    }
+
+    /// Whether a leader sent this member a message within this time.
+    pub fn heard_leader_within(&self, time: Duration) -> bool {
+        self.inner.member.heard_within(time)
     }
 
     /// How often another leader, or the same one in another term, was seen since the start.

@@ -165,6 +165,7 @@ async fn build(
         removed_reason: Mutex::default(),
         lag: Lag::default(),
         leader_changes: AtomicU64::new(0),
+        leads_since: Mutex::default(),
         stopping: AtomicBool::new(false),
     })
 }

@@ -1,10 +1,10 @@
 //! Three replicas: forming, writing, reading, losing the leader, losing all.
 
-use crate::support::{Cluster, put, quick, until, value, write};
+use crate::support::{Cluster, WAIT_LIMIT, put, quick, until, value, write};
 use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,6 +36,19 @@ async fn a_follower_names_the_leader_and_takes_no_writes() {
         follower.write(put("a", "1")).await,
         Err(WriteError::NotLeader { leader: expected.clone() })
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_knows_how_long_it_leads_and_a_follower_that_it_heard_one() {
+    let cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    until("a time of leading", || leader.leads_for().filter(|led| !led.is_zero())).await;
+    for follower in cluster.replicas().filter(|one| one.node_id() != leader.node_id()) {
+        assert_eq!(follower.leads_for(), None);
+        let heard = || follower.heard_leader_within(WAIT_LIMIT).then_some(());
+        until("a message of the leader", heard).await;
+        assert!(!follower.heard_leader_within(Duration::ZERO));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
