@@ -169,13 +169,15 @@ async fn without_tls_and_with_roles_it_is_for_their_tokens() {
     let mut cluster = Cluster::format(1, "64MiB", &roles).with_token("secret");
     cluster.start_all().await;
     let address = http(&cluster, 0);
-    let (head, body) = ask(&address, "GET", "/status.json", &address);
-    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
-    assert!(body.contains("neither a client certificate nor a token"), "{body}");
-    let host = format!("{address}\r\nAuthorization: Bearer secret");
-    let (head, _) = ask(&address, "GET", "/status.json", &host);
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    let host = format!("{address}\r\nAuthorization: Bearer other");
-    let (head, _) = ask(&address, "GET", "/status.json", &host);
-    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    for path in ["/", "/status.json"] {
+        let (head, body) = ask(&address, "GET", path, &address);
+        assert!(head.starts_with("HTTP/1.1 403"), "{path}: {head}");
+        assert!(body.contains("neither a client certificate nor a token"), "{path}: {body}");
+        let host = format!("{address}\r\nAuthorization: Bearer secret");
+        let (head, _) = ask(&address, "GET", path, &host);
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+        let host = format!("{address}\r\nAuthorization: Bearer other");
+        let (head, _) = ask(&address, "GET", path, &host);
+        assert!(head.starts_with("HTTP/1.1 403"), "{path}: {head}");
+    }
 }

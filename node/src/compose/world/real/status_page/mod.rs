@@ -19,13 +19,13 @@ use crate::access::{AccessTable, Need};
 use crate::health::{Answer, Report};
 use crate::metrics::{Method, Metrics};
 use crate::service::{KvService, Parts};
-use axum::extract::State;
+use axum::Router;
+use axum::extract::{FromRequestParts, State};
 use axum::http::uri::Authority;
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
 use cairn_raft::Replica;
 use cairn_tls::Remote;
 use snapshot::{ANSWER_BYTES, Known, Requests, Snapshot};
@@ -80,28 +80,28 @@ impl StatusPage {
             .with_state(self)
     }
 
-    /// Whether this reader also sees addresses and operators' calls.
+    /// Who sends this request.
     ///
     /// # Errors
     /// Why this reader sees nothing.
-    fn reader(&self, remote: Remote, headers: &HeaderMap) -> Result<bool, String> {
+    fn reader(&self, request: &request::Parts) -> Result<Reader, String> {
         let Port { secured, loopback } = self.port;
-        if secured && remote.certificate.is_none() {
+        let remote = request.extensions.get::<Remote>();
+        if secured && remote.is_none_or(|remote| remote.certificate.is_none()) {
             return Err(
                 "the status needs a certificate of this cluster: `cairn certs issue DIR --client NAME`"
                     .into(),
             );
         }
-        let mut extensions = Extensions::new();
-        extensions.insert(remote);
+        let headers = &request.headers;
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let credentials = Credentials::presented(&extensions, authorization);
+        let credentials = Credentials::presented(&request.extensions, authorization);
         let identity = self.access.identify(&credentials).map_err(|denied| denied.to_string())?;
         identity.may(Need::AnyRole).map_err(|denied| denied.to_string())?;
-        Ok(secured || (loopback && names_loopback(headers)))
+        Ok(Reader { private: secured || (loopback && names_loopback(headers)) })
     }
 
-    async fn snapshot(&self, private: bool) -> Snapshot {
+    async fn snapshot(&self, Reader { private }: Reader) -> Snapshot {
         let answers = || std::future::ready(self.answers());
         let report = Report::ask(answers).await;
         Snapshot::of(Known {
@@ -124,37 +124,34 @@ impl StatusPage {
     }
 }
 
-async fn shown(
-    State(status): State<StatusPage>,
-    Extension(remote): Extension<Remote>,
-    headers: HeaderMap,
-) -> Response {
-    let private = match status.reader(remote, &headers) {
-        Ok(private) => private,
-        Err(why) => return refused(&why),
-    };
-    let mut response = bounded(HTML_CONTENT, page::html(&status.snapshot(private).await));
+/// Somebody who may see the status. A handler that takes one is not called for others.
+struct Reader {
+    /// Whether addresses and operators' calls are shown, too.
+    private: bool,
+}
+
+impl FromRequestParts<StatusPage> for Reader {
+    type Rejection = (StatusCode, String);
+
+    async fn from_request_parts(
+        request: &mut request::Parts,
+        status: &StatusPage,
+    ) -> Result<Reader, Self::Rejection> {
+        status.reader(request).map_err(|why| (StatusCode::FORBIDDEN, format!("{why}\n")))
+    }
+}
+
+async fn shown(State(status): State<StatusPage>, reader: Reader) -> Response {
+    let mut response = bounded(HTML_CONTENT, page::html(&status.snapshot(reader).await));
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, page::POLICY.clone());
     response
 }
 
-async fn told(
-    State(status): State<StatusPage>,
-    Extension(remote): Extension<Remote>,
-    headers: HeaderMap,
-) -> Response {
-    let private = match status.reader(remote, &headers) {
-        Ok(private) => private,
-        Err(why) => return refused(&why),
-    };
-    match serde_json::to_string(&status.snapshot(private).await) {
+async fn told(State(status): State<StatusPage>, reader: Reader) -> Response {
+    match serde_json::to_string(&status.snapshot(reader).await) {
         Ok(text) => bounded(JSON_CONTENT, text),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
-}
-
-fn refused(why: &str) -> Response {
-    (StatusCode::FORBIDDEN, format!("{why}\n")).into_response()
 }
 
 fn bounded(content: &'static str, text: String) -> Response {
