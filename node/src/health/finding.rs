@@ -89,6 +89,8 @@ pub enum Kind {
     Drained,
     /// A promise relies on something that the machine does not show.
     NotShown,
+    /// A node that asks nobody has not heard, a moment after an election or its start, what it would find.
+    NotKnownYet,
 }
 
 impl Kind {
@@ -96,9 +98,12 @@ impl Kind {
         match self {
             Kind::NoLeader | Kind::ElectionBlocked => Severity::Critical,
             // What somebody chose, in the configuration or by a command that ends by itself.
-            Kind::UnfinishedUpgrade | Kind::Insecure | Kind::Drained | Kind::NotShown => {
-                Severity::Note
-            }
+            // Not known yet: nothing is to be done but to wait a moment.
+            Kind::UnfinishedUpgrade
+            | Kind::Insecure
+            | Kind::Drained
+            | Kind::NotShown
+            | Kind::NotKnownYet => Severity::Note,
             _ => Severity::Warning,
         }
     }

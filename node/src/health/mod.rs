@@ -62,6 +62,30 @@ impl Report {
         behind.then(|| member_rules::committed(&self.answers))
     }
 
+    /// The same from a node that asks nobody, a moment after an election or its start. `unheard`: nodes of which it
+    /// knows nothing yet; `leader`: nor who leads. That is a note, and no fault of theirs.
+    #[must_use]
+    pub fn not_known_yet(mut self, unheard: Vec<String>, leader: bool) -> Report {
+        if leader {
+            self.findings.retain(|finding| finding.kind != Kind::NoLeader);
+            let what =
+                "it is not known yet who leads: this node has just heard a leader, or just started";
+            self.findings.push(Finding::of_cluster(Kind::NotKnownYet, what, ""));
+        }
+        if !unheard.is_empty() {
+            let what = "not known yet: this node has just begun to lead";
+            let finding = Finding::of_cluster(Kind::NotKnownYet, what, "");
+            self.findings.push(Finding { nodes: unheard, ..finding });
+        }
+        self.findings.sort_by_key(|finding| finding.severity);
+        self
+    }
+
+    /// Whether something is not known yet.
+    pub fn is_early(&self) -> bool {
+        self.findings.iter().any(|finding| finding.kind == Kind::NotKnownYet)
+    }
+
     /// What is not as it should be: a note is.
     pub fn faults(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity != Severity::Note)
@@ -75,13 +99,30 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use cairn_client::{NodeStatus, Role};
+    mod answers;
 
-    fn node(endpoint: &str) -> Answer {
-        let mut node = NodeStatus::default();
-        (node.slot, node.role, node.leader) = (1, Role::Leader, Some("a:1".into()));
-        (endpoint.into(), Ok(node))
+    use super::*;
+    use answers::{node, silent};
+
+    #[test]
+    fn what_is_not_known_yet_is_a_note_and_says_of_nobody_that_he_does_not_answer() {
+        let lone = || {
+            let mut lone = node("a:1");
+            if let Ok(status) = &mut lone.1 {
+                status.leader = None;
+            }
+            lone
+        };
+        assert_eq!(Report::of(vec![lone()]).findings[0].kind, Kind::NoLeader);
+        let early = Report::of(vec![lone()]).not_known_yet(Vec::new(), true);
+        assert!(early.is_well() && early.is_early(), "{:?}", early.findings);
+        assert!(early.findings[0].line().starts_with("it is not known yet who leads"));
+        let early = Report::of(vec![node("a:1"), silent("b:1")]);
+        assert!(!early.is_early());
+        let early = early.not_known_yet(vec!["c:1".into(), "d:1".into()], false);
+        let lines: Vec<String> = early.findings.iter().map(Finding::line).collect();
+        assert!(lines[0].starts_with("b:1 does not answer"), "the gravest first: {lines:?}");
+        assert_eq!(lines[1], "c:1, d:1 not known yet: this node has just begun to lead");
     }
 
     #[test]

@@ -3,6 +3,10 @@
 //!
 //! What is not well is decided in [`cairn_node::health`].
 
+/// Those of the library's own tests.
+#[cfg(test)]
+#[path = "../../health/tests/answers.rs"]
+mod answers;
 mod safe_to_stop;
 
 use super::ConnectOptions;
@@ -117,19 +121,8 @@ fn as_text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::answers::{node, silent};
     use super::*;
-    use cairn_client::NodeStatus;
-
-    fn node(endpoint: &str) -> Answer {
-        let mut node = NodeStatus::default();
-        (node.slot, node.role, node.leader) = (1, Role::Leader, Some("a:1".into()));
-        (endpoint.into(), Ok(node))
-    }
-
-    fn silent(endpoint: &str) -> Answer {
-        let last_error = "nobody listens".into();
-        (endpoint.into(), Err(Error::Unavailable { tried: vec![endpoint.into()], last_error }))
-    }
 
     #[test]
     fn a_cluster_of_which_nothing_but_notes_is_found_is_said_to_be_well() {

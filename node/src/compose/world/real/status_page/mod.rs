@@ -16,7 +16,6 @@ mod snapshot;
 
 use crate::access::credentials::Credentials;
 use crate::access::{AccessTable, Need};
-use crate::health::{Answer, Report};
 use crate::metrics::{Method, Metrics};
 use crate::service::{KvService, Parts};
 use axum::Router;
@@ -28,6 +27,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use cairn_raft::Replica;
 use cairn_tls::Remote;
+use known::Moment;
 use snapshot::{ANSWER_BYTES, Known, Requests, Snapshot};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -102,12 +102,12 @@ impl StatusPage {
     }
 
     async fn snapshot(&self, Reader { private }: Reader) -> Snapshot {
-        let answers = || std::future::ready(self.answers());
-        let report = Report::ask(answers).await;
+        let (Moment { own, followers, .. }, report) =
+            known::looked(|| self.look(), self.silence).await;
         Snapshot::of(Known {
-            own: self.service.told(),
+            own,
             report,
-            followers: self.replica.followers(),
+            followers,
             applied_lag: self.replica.applied_lag(),
             requests: Requests {
                 write: self.metrics.answered(Method::Write),
@@ -119,8 +119,13 @@ impl StatusPage {
         })
     }
 
-    fn answers(&self) -> Vec<Answer> {
-        known::answers(self.service.told(), &self.replica.followers(), self.silence)
+    fn look(&self) -> Moment {
+        Moment {
+            own: self.service.told(),
+            followers: self.replica.followers(),
+            led: self.replica.leads_for(),
+            heard: self.replica.heard_leader_within(self.silence),
+        }
     }
 }
 

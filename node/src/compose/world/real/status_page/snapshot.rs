@@ -204,6 +204,11 @@ fn verdict(own: &NodeStatus, report: &Report) -> Verdict {
     let (fault, leads) = (report.faults().next(), own.role == Role::Leader);
     let leader = own.leader_id.map(|id| NodeId::from_u64(id).slot());
     let (words, basis) = match (leads, leader) {
+        (_, _) if report.is_early() => (
+            "Nothing that this node knows is wrong",
+            "it does not know yet what it will in a moment, after an election or its start"
+                .to_owned(),
+        ),
         (true, _) => (
             "The cluster is well",
             "as its leader knows it: that the others answer, keep up, and run one release; \

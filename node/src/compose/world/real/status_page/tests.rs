@@ -2,7 +2,7 @@
 
 use super::known::name;
 use super::*;
-use crate::health::{Finding, Kind, Severity};
+use crate::health::{Finding, Kind, Report, Severity};
 use cairn_client::{NodeStatus, Role, proto};
 use cairn_raft::{FollowerLag, NodeId};
 use serde_json::Value;
@@ -27,6 +27,19 @@ fn latencies() -> cairn_engine::Latencies {
 /// What a leader shows whose members, findings and operators' calls are so many, with texts of at
 /// least so many bytes that somebody else chose.
 fn snapshot(many: u16, bytes: usize, private: bool) -> Snapshot {
+    let finding = |_: u16| Finding {
+        severity: Severity::Warning,
+        kind: Kind::Unreachable,
+        nodes: (1..=many).map(|slot| name(slot, false)).collect(),
+        what: hostile(bytes),
+        action: hostile(bytes),
+    };
+    let findings = (1..=many).map(finding).collect();
+    found(many, bytes, private, Report { answers: Vec::new(), findings })
+}
+
+/// The same with these findings.
+fn found(many: u16, bytes: usize, private: bool, report: Report) -> Snapshot {
     let member = |slot: u16| proto::Member {
         node_id: NodeId::new(slot, 1).as_u64(),
         slot: u32::from(slot),
@@ -55,20 +68,12 @@ fn snapshot(many: u16, bytes: usize, private: bool) -> Snapshot {
         storage: Some(proto::Storage { keys: 12_345, ..Default::default() }),
         ..Default::default()
     });
-    let finding = |_: u16| Finding {
-        severity: Severity::Warning,
-        kind: Kind::Unreachable,
-        nodes: (1..=many).map(|slot| name(slot, false)).collect(),
-        what: hostile(bytes),
-        action: hostile(bytes),
-    };
-    let findings = (1..=many).map(finding).collect();
     let followers = (2..=many)
         .map(|slot| FollowerLag { id: NodeId::new(slot, 1), entries: 7, silent: None })
         .collect();
     Snapshot::of(Known {
         own,
-        report: Report { answers: Vec::new(), findings },
+        report,
         followers,
         applied_lag: Some(Duration::from_millis(5)),
         requests: Requests::default(),
@@ -138,6 +143,30 @@ fn roles_and_lags_are_those_of_the_leader_and_the_latest_change_is_the_first() {
     assert_eq!(told["changes"][0]["ago_ms"], 1, "{told}");
     assert_eq!(told["verdict"]["scope"], "cluster", "{told}");
     assert_eq!(told["verdict"]["severity"], "warning", "{told}");
+}
+
+#[test]
+fn what_is_not_known_yet_is_a_note_and_the_cluster_is_not_said_to_be_well() {
+    let told = |unheard: &[&str]| {
+        let unheard = unheard.iter().map(|&name| name.to_owned()).collect();
+        let report = Report { answers: Vec::new(), findings: Vec::new() };
+        json(&found(3, 1, true, report.not_known_yet(unheard, false)))
+    };
+    let early = told(&["slot 3"]);
+    let note = serde_json::json!({
+        "severity": "note",
+        "code": "not_known_yet",
+        "nodes": ["slot 3"],
+        "what": "not known yet: this node has just begun to lead",
+        "action": "",
+    });
+    assert_eq!(early["findings"], serde_json::json!([note]), "{early}");
+    assert_eq!(
+        (&early["verdict"]["well"], &early["verdict"]["severity"]),
+        (&true.into(), &"well".into())
+    );
+    assert_eq!(early["verdict"]["words"], "Nothing that this node knows is wrong");
+    assert_eq!(told(&[])["verdict"]["words"], "The cluster is well");
 }
 
 #[test]
