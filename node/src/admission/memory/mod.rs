@@ -12,13 +12,14 @@
 //! - A client that takes its answers more slowly than the configured pace, while reads of others
 //!   wait, loses its connection.
 
+mod flow;
+
 use super::shares::{Owner, Shares};
-use futures::task::AtomicWaker;
+pub use flow::ConnectionFlow;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Waker;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -201,7 +202,7 @@ impl Budget {
         let (waiting, mut closed) = (state.waiting.held(), 0);
         for account in state.accounts.values_mut() {
             let others_wait = waiting > account.queue.len();
-            let written = account.flow.written.load(Ordering::Relaxed);
+            let written = account.flow.written();
             let slow = match account.watched {
                 _ if account.sending == 0 || !others_wait => {
                     account.watched = None;
@@ -223,64 +224,6 @@ impl Budget {
         }
         self.pool.closed.fetch_add(closed, Ordering::Relaxed);
         closed
-    }
-}
-
-/// The state of a connection as its requests see it: how much its client took, whether the node
-/// closes it, and whether one of its streams is open.
-#[derive(Default)]
-pub struct ConnectionFlow {
-    /// A stream is open that is not charged: each connection may have one.
-    streams: AtomicBool,
-    written: AtomicU64,
-    closed: AtomicBool,
-    ended: AtomicBool,
-    task: AtomicWaker,
-}
-
-impl ConnectionFlow {
-    /// Counts bytes that the kernel took, and returns their number.
-    pub fn counted(&self, bytes: usize) -> usize {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
-        bytes
-    }
-
-    /// Takes the one stream that a connection may have without a charge. `false`: it is open.
-    pub fn open_stream(&self) -> bool {
-        !self.streams.swap(true, Ordering::AcqRel)
-    }
-
-    /// Gives it back.
-    pub fn close_stream(&self) {
-        self.streams.store(false, Ordering::Release);
-    }
-
-    /// Closes the connection: wakes its task, whose next poll ends the connection.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.task.wake();
-    }
-
-    /// Ends the connection: wakes its task, which reads the end of the client's side.
-    pub fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.task.wake();
-    }
-
-    /// Whether nothing more is to be read.
-    pub fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::SeqCst)
-    }
-
-    /// Whether the connection is to end.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
-
-    /// The same. If it is open, closing it wakes `task`.
-    pub fn poll_closed(&self, task: &Waker) -> bool {
-        self.task.register(task);
-        self.is_closed()
     }
 }
 

@@ -1,3 +1,5 @@
+//! Who gets memory, in which order, and who loses its connection.
+
 use super::*;
 
 const PACE: Pace =
