@@ -3,8 +3,10 @@
 //! What holds here: the latest has the highest term and index. Clocks count only where an index may be of
 //! a cluster that was made anew under the same name, and then when backups began: one that took long may
 //! end behind later ones. Which one ended last says when the next one is due, and nothing else. A term that the
-//! cluster has not come to is of another history.
+//! cluster has not come to is of another history. Where a backup names a member of the cluster, those that name none
+//! do not count: the cluster's own ones name some since, and another one of its name may have saved them.
 
+use crate::cluster::{ClusterId, Clusters, Whose};
 use crate::error::{Error, Result};
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, RESUMED_MAX};
 use crate::target::{Target, folder_of};
@@ -19,10 +21,8 @@ const LAG: u64 = 1 << 20;
 /// The cluster of which the latest backup is built upon.
 #[derive(Clone, Copy, Debug)]
 pub struct OfCluster<'a> {
-    /// Its name.
-    pub cluster: &'a str,
-    /// Its generation.
-    pub generation: u32,
+    /// Which one.
+    pub id: ClusterId<'a>,
     /// The highest term that the member has seen that is asked for the state: its log has no higher one.
     pub term: u64,
     /// The last entry that the member has applied that is asked for the state.
@@ -30,12 +30,10 @@ pub struct OfCluster<'a> {
 }
 
 impl OfCluster<'_> {
-    /// Whether a backup is of this cluster. What is far behind what that has applied, or of a later term, is of
-    /// another one of this name, which was made anew since.
-    fn may_have(&self, head: &Head) -> bool {
-        (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
-            && head.term <= self.term
-            && head.index <= self.applied_index.saturating_add(LAG)
+    /// Whether the cluster has come to the state of a backup. What is far behind what it has applied, or of a later
+    /// term, is of another one of this name, which was made anew since.
+    fn has_reached(&self, head: &Head) -> bool {
+        head.term <= self.term && head.index <= self.applied_index.saturating_add(LAG)
     }
 }
 
@@ -58,21 +56,28 @@ pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime)
     choose(found, of, now).map_err(|why| Error::NoLatest(format!("{}: {why}", target.text())))
 }
 
+/// What the ends of backups say.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// The cluster's own backup that ended last.
+    pub last: Option<Manifest>,
+    /// A backup that was written later, of another cluster with the same name and generation: the latest of them.
+    pub namesake: Option<String>,
+}
+
 /// The finished backup of this cluster that ended last, and until then, in seconds since 1970: a clock was
-/// ahead where one ended later. What is far behind what the cluster has applied is of another one of this
-/// name. What cannot be read is no backup. One manifest is in memory at a time.
+/// ahead where one ended later. What names no member of the cluster is of another one of this name, and where it
+/// does not name its members, so is what is far behind what the cluster has applied. What cannot be read is no
+/// backup. Two manifests are in memory at most.
 ///
 /// # Errors
 /// [`Error::Store`].
-pub async fn ended_last(
-    target: &Target,
-    of: OfCluster<'_>,
-    until: u64,
-) -> Result<Option<Manifest>> {
+pub async fn ended_last(target: &Target, of: OfCluster<'_>, until: u64) -> Result<Ended> {
     let found = target.find().await?.into_iter().filter(|(_, found)| found.finished);
     let mut found: Vec<_> = found.map(|(name, found)| (found.latest, name)).collect();
     // The manifest is written last: its time is that of the backup's end.
     found.sort_unstable();
+    let mut ended = Ended::default();
     for (_, name) in found.into_iter().rev() {
         let manifest = match Manifest::load(target, &name).await {
             // The last one may be the one that cannot be read now.
@@ -80,11 +85,22 @@ pub async fn ended_last(
             Err(_) => continue,
             Ok(manifest) => manifest,
         };
-        if of.may_have(&manifest.head) && manifest.ended <= until {
-            return Ok(Some(manifest));
+        let (whose, is_reached) = (of.id.whose(&manifest.head), of.has_reached(&manifest.head));
+        if whose == Whose::Namesake || whose == Whose::Unknown && !is_reached {
+            ended.namesake.get_or_insert(name);
+            continue;
+        }
+        if !is_reached || manifest.ended > until {
+            continue;
+        }
+        match whose {
+            Whose::Own => return Ok(Ended { last: Some(manifest), ..ended }),
+            // One that names a member may follow.
+            Whose::Unknown if ended.last.is_none() => ended.last = Some(manifest),
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(ended)
 }
 
 /// When the oldest backup was begun that has an object which this one needs, in seconds since 1970.
@@ -109,13 +125,21 @@ fn choose(
     of: Option<OfCluster<'_>>,
     now: SystemTime,
 ) -> std::result::Result<String, String> {
+    let ids = found.iter().map(|found| ClusterId::of(&found.head));
+    let clusters = Clusters::of(ids.chain(of.map(|of| of.id)));
     if let Some(of) = of {
+        let own = clusters.key(&of.id);
         // Nothing builds on what does not say its term.
-        found.retain(|found| found.head.term > 0 && of.may_have(&found.head));
+        found.retain(|found| {
+            let head = &found.head;
+            head.term > 0 && of.has_reached(head) && clusters.key(&ClusterId::of(head)) == own
+        });
+        if found.iter().any(|found| !found.head.members.is_empty()) {
+            found.retain(|found| !found.head.members.is_empty());
+        }
     }
-    let clusters: BTreeSet<_> =
-        found.iter().map(|found| (&found.head.cluster, found.head.generation)).collect();
-    if clusters.len() > 1 {
+    let keys = found.iter().map(|found| clusters.key(&ClusterId::of(&found.head)));
+    if keys.collect::<BTreeSet<_>>().len() > 1 {
         return Err("there are backups of several clusters: name one".into());
     }
     let age = |found: &Manifest| (found.head.term, found.head.index, found.head.began);
@@ -146,8 +170,8 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
     const DAY: u64 = 24 * 3600;
-    const SHOP: OfCluster<'static> =
-        OfCluster { cluster: "shop", generation: 1, term: 7, applied_index: 1000 };
+    const SHOP: OfCluster<'static> = OfCluster { id: ID, term: 7, applied_index: 1000 };
+    const ID: ClusterId<'static> = ClusterId { name: "shop", generation: 1, members: &[1, 2, 3] };
 
     /// A backup of this index, and when it began and ended.
     fn saved(name: &str, index: u64, began: u64, ended: u64) -> Manifest {
@@ -162,6 +186,7 @@ mod tests {
             resumes: Vec::new(),
             began,
             recipients: Vec::new(),
+            members: Vec::new(),
         };
         Manifest { ended, ..Manifest::new(name.into(), head) }
     }
@@ -235,6 +260,32 @@ mod tests {
             assert!(save.unwrap_err().contains("there is no backup of this cluster"));
             assert_eq!(restore, Ok(none.name));
         }
+    }
+
+    /// The story: two clusters of one name saved at one target, and one of them built on what the other one had saved,
+    /// until a key of that one showed it.
+    #[test]
+    fn a_save_builds_on_no_backup_of_other_members_and_a_restore_chooses_none_of_two() {
+        let of = |name: &str, index, members: &[u64]| {
+            let mut found = saved(name, index, NOW - DAY, NOW - DAY);
+            found.head.members = members.to_vec();
+            found
+        };
+        let (own, other) = (of("own", 500, &[1, 2, 3]), of("other", 900, &[7, 8, 9]));
+        let [save, restore] = chosen(&[own.clone(), other.clone()]);
+        assert_eq!(save, Ok("own".into()));
+        assert!(restore.unwrap_err().contains("several clusters"));
+        let [save, restore] = chosen(std::slice::from_ref(&other));
+        assert!(save.unwrap_err().contains("there is no backup of this cluster"));
+        assert_eq!(restore, Ok("other".into()));
+        // What names no member may be of either: an earlier release wrote it.
+        let unknown = saved("unknown", 950, NOW - DAY, NOW - DAY);
+        assert_eq!(chosen(&[own.clone(), unknown.clone()])[0], Ok("own".into()));
+        assert!(chosen(&[unknown.clone(), other])[0].is_err());
+        assert_eq!(chosen(&[unknown])[0], Ok("unknown".into()));
+        // All members were replaced since, one after another.
+        let (early, between) = (of("early", 400, &[4, 5, 6]), of("between", 300, &[1, 4]));
+        assert_eq!(chosen(&[early, between]), [Ok("early".into()), Ok("early".into())]);
     }
 
     #[test]

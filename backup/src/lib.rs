@@ -12,6 +12,7 @@
 //! - what comes from the target is hostile: names, lengths and numbers are checked before they are used.
 
 mod bucket;
+mod cluster;
 mod encryption;
 mod error;
 mod fetch;
@@ -27,10 +28,11 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use cluster::ClusterId;
 pub use encryption::Encryption;
 pub use error::{Error, Result};
 pub use keys::{Identities, Recipients};
-pub use latest::{OfCluster, ended_last, latest, reaches_back};
+pub use latest::{Ended, OfCluster, ended_last, latest, reaches_back};
 pub use manifest::{Head, Manifest, Object};
 pub use prune::{Keep, Own, Pruned, prune, prune_own};
 pub use read::{Backup, Items};

@@ -31,6 +31,8 @@ const STATE_BYTES_MAX: usize = 8 << 10;
 pub(crate) const FOLDERS_MAX: usize = 24;
 /// Backups that were broken off, and that are built upon at once.
 pub(crate) const RESUMED_MAX: usize = 8;
+/// The most members that a head names. A cluster has fewer.
+pub(crate) const MEMBERS_MAX: usize = 64;
 /// What a manifest has around an object's own JSON: eight lines are indented by four, and a comma and a
 /// line's end follow.
 const LISTED_BYTES: usize = 8 * 4 + 2;
@@ -61,6 +63,9 @@ pub struct Head {
     /// To whom its objects are encrypted, as recipients of age; none: they are not encrypted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<String>,
+    /// The identities of the members, each with the slot in the high 16 bits; none: an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<u64>,
 }
 
 /// What a finished backup has.
@@ -122,7 +127,9 @@ impl Head {
         };
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
         let head = json.and_then(|json| serde_json::from_str(json).ok());
-        Ok(head.filter(|head: &Head| head.resumes.len() <= RESUMED_MAX))
+        Ok(head.filter(|head: &Head| {
+            head.resumes.len() <= RESUMED_MAX && head.members.len() <= MEMBERS_MAX
+        }))
     }
 }
 
@@ -269,6 +276,10 @@ impl Manifest {
         let resumes = self.head.resumes.len();
         if resumes > RESUMED_MAX {
             return Err(damaged(format!("its manifest goes on with {resumes} others")));
+        }
+        let members = self.head.members.len();
+        if members > MEMBERS_MAX {
+            return Err(damaged(format!("its manifest names {members} members")));
         }
         let odd = self.records.iter().find(|object| !object.is_records());
         let odd = odd.or_else(|| self.values.iter().find(|object| !object.is_values()));

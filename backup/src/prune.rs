@@ -12,7 +12,8 @@
 
 mod own;
 
-use self::own::{Counted, of_one_history};
+use self::own::{Counted, OwnHeads, of_one_history};
+use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
 use crate::target::{
@@ -165,15 +166,23 @@ impl Plan {
         let bases: BTreeSet<&String> =
             under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
         let (mut ahead, mut one_history) = (Vec::new(), Ok(()));
-        let old = match which {
-            Which::All(_) => old(stays.iter(), keep, now),
-            Which::Own(own) => {
-                let counted = Counted::of(own, &stays, now);
+        let all_heads = || heads.values().chain(stays.values().map(|manifest| &manifest.head));
+        let own_heads = match which {
+            Which::All(_) => None,
+            Which::Own(own) => Some(OwnHeads::among(own, all_heads())),
+        };
+        let old = match (which, &own_heads) {
+            (Which::Own(own), Some(own_heads)) => {
+                let counted = Counted::of(own_heads, &stays, now);
                 one_history = of_one_history(target, counted.of_own.values().copied(), now);
-                let mut old = old(counted.of_own.into_iter(), keep, now);
+                let mut old = old(counted.of_own.into_iter(), &own_heads.clusters, keep, now);
                 old.truncate(own.most.saturating_sub(gone.len()));
                 ahead = counted.ahead;
                 old
+            }
+            _ => {
+                let of = stays.values().map(|manifest| ClusterId::of(&manifest.head));
+                old(stays.iter(), &Clusters::of(of), keep, now)
             }
         };
         for name in old {
@@ -190,9 +199,9 @@ impl Plan {
         let folders: BTreeSet<&str> = needed.iter().map(|path| folder_of(path)).collect();
         let (mut objects, mut ended) = (Vec::new(), Vec::new());
         // What another cluster broke off, or what names none, is for a person to remove.
-        let may_go = |name: &String| match which {
-            Which::All(_) => true,
-            Which::Own(own) => {
+        let may_go = |name: &String| match &own_heads {
+            None => true,
+            Some(own) => {
                 let is_own = heads.get(name).is_some_and(|head| own.has(head));
                 is_own || goes.contains(name) || gone.contains(name)
             }
@@ -351,13 +360,14 @@ fn under_way(
 /// The backups that are not kept by their number or age, the oldest of each cluster first.
 fn old<'a>(
     stays: impl Iterator<Item = (&'a String, &'a Manifest)>,
+    known: &Clusters,
     keep: &Keep,
     now: SystemTime,
 ) -> Vec<String> {
-    let mut clusters: BTreeMap<(&str, u32), Vec<Aged>> = BTreeMap::new();
+    let mut clusters: BTreeMap<Key, Vec<Aged>> = BTreeMap::new();
     for (name, Manifest { head, ended, .. }) in stays {
         let aged = ((head.term, head.index), *ended, name.clone());
-        clusters.entry((&head.cluster, head.generation)).or_default().push(aged);
+        clusters.entry(known.key(&ClusterId::of(head))).or_default().push(aged);
     }
     let mut all = Vec::new();
     for mut backups in clusters.into_values() {

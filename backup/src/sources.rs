@@ -7,6 +7,7 @@
 //! process broke off each value is read back and compared with the hash that the cluster says: anybody who knows a
 //! recipient can make one up.
 
+use crate::cluster::{ClusterId, Whose};
 use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
 use crate::error::{Error, Result, shown};
 use crate::fetch::{Reader, unpack};
@@ -153,8 +154,7 @@ impl Sources {
     /// [`Error::Store`].
     pub async fn find(
         target: &Target,
-        cluster: &str,
-        generation: u32,
+        of: ClusterId<'_>,
         base: Option<&str>,
         resume: bool,
         encryption: Option<&Arc<Encryption>>,
@@ -199,7 +199,7 @@ impl Sources {
         while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
         {
             let Some(head) = Head::load(target, name).await? else { continue };
-            if (head.cluster.as_str(), head.generation) != (cluster, generation)
+            if !matches!(of.whose(&head), Whose::Own | Whose::Unknown)
                 || head.term == 0
                 || head.recipients != recipients
                 // What builds on nothing needs no object of an earlier backup, also not through this one.

@@ -4,6 +4,7 @@
 mod bounds;
 mod buckets;
 mod chains;
+mod clusters;
 mod damage;
 mod encryption;
 mod ends;
@@ -16,7 +17,7 @@ mod server;
 use self::server::Server;
 use crate::save::Sizes;
 use crate::target::folder_of;
-use crate::{Backup, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
+use crate::{Backup, ClusterId, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -28,6 +29,8 @@ use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_128;
 
 const SMALL: Sizes = Sizes { values: 1000, records: 500, unrecorded: 5000, ..Sizes::USUAL };
+/// What backups that name no member are of.
+const SHOP: ClusterId<'static> = ClusterId { name: "shop", generation: 1, members: &[] };
 const KEEP_ALL: Keep = Keep { last: usize::MAX, within: Duration::ZERO };
 
 /// A cluster's state, and how it changes.
@@ -79,6 +82,7 @@ impl Cluster {
             resumes: Vec::new(),
             began: 0,
             recipients: Vec::new(),
+            members: Vec::new(),
         }
     }
 
@@ -110,7 +114,7 @@ impl Cluster {
         base: Option<&str>,
         most: usize,
     ) -> crate::Result<Option<Manifest>> {
-        let sources = Sources::find(target, "shop", 1, base, true, None).await?;
+        let sources = Sources::find(target, SHOP, base, true, None).await?;
         let items = self.items(&sources);
         let keys = items.len();
         let mut saver = Saver::begin_with(target, name, self.head(), sources, SMALL).await?;
@@ -321,15 +325,13 @@ fn what_was_received_before_a_break_is_not_sent_again() {
             saver.add(item.clone()).await.unwrap();
         }
         saver.break_off().await.unwrap();
-        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
         assert_eq!(sources.held()[0].through_key.as_ref(), Some(&items[49].key));
         let sent = cluster.items(&sources);
         assert!(sent[..50].iter().all(|item| item.value.is_none() || item.length == 0));
         cluster.save(&target, "whole", None).await;
         cluster.check(&target, "whole").await;
-        assert!(
-            Sources::find(&target, "shop", 1, None, false, None).await.unwrap().held().is_empty()
-        );
+        assert!(Sources::find(&target, SHOP, None, false, None).await.unwrap().held().is_empty());
     });
 }
 
@@ -358,7 +360,7 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
 fn what_was_broken_off_long_ago_is_not_built_upon() {
     run(async |folder, target| {
         let cluster = Cluster::new(12);
-        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
         let mut saver = begun.unwrap();
@@ -367,7 +369,7 @@ fn what_was_broken_off_long_ago_is_not_built_upon() {
         }
         saver.break_off().await.unwrap();
         let resumes = async || {
-            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
             sources.resumes().to_vec()
         };
         assert_eq!(resumes().await, ["broken"]);

@@ -14,6 +14,7 @@ fn manifest() -> Manifest {
         resumes: Vec::new(),
         began: 1,
         recipients: Vec::new(),
+        members: Vec::new(),
     };
     let object = Object {
         number: 0,
@@ -32,6 +33,17 @@ fn a_manifest_is_read_as_it_was_written() {
     let manifest = manifest();
     let bytes = manifest.encode().unwrap();
     assert_eq!(Manifest::decode("a-1", &bytes).unwrap(), manifest);
+}
+
+/// The members are new: a release before them reads what has them, and wrote none.
+#[test]
+fn members_change_no_format_and_are_read_as_they_were_written() {
+    let plain = manifest();
+    assert!(!String::from_utf8_lossy(&plain.encode().unwrap()).contains("members"));
+    let head = Head { members: vec![(1 << 48) | 5, u64::MAX], ..plain.head.clone() };
+    let named = Manifest { head, ..plain.clone() };
+    assert_eq!(named.format, plain.format);
+    assert_eq!(Manifest::decode("a-1", &named.encode().unwrap()).unwrap(), named);
 }
 
 /// An older release says that it needs a newer one, and reads nothing of it.
@@ -99,6 +111,9 @@ fn a_head_that_goes_on_with_more_than_a_save_does_is_none() {
         }
         assert!(Head::load(&target, "most").await.unwrap().is_some());
         assert_eq!(Head::load(&target, "more").await.unwrap(), None);
+        let head = Head { members: vec![1; MEMBERS_MAX + 1], ..manifest().head };
+        head.store(&target, "members").await.unwrap();
+        assert_eq!(Head::load(&target, "members").await.unwrap(), None);
     });
 }
 
@@ -118,6 +133,7 @@ fn what_a_manifest_names_is_checked() {
         (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
         (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
         (|m| m.head.resumes = vec!["b".into(); 9], "goes on with 9 others"),
+        (|m| m.head.members = vec![1; 65], "names 65 members"),
         (|m| m.values.push(m.values[0].clone()), "the same number"),
         (|m| m.name = "b".into(), "is that of `b`"),
         (|m| m.format = 9, "has format 9"),

@@ -1,12 +1,13 @@
 //! What a schedule removes, which nobody looks at first.
 //!
 //! What holds here: it removes only what says that it is of this cluster and generation, a finished backup in its
-//! manifest, and one that was broken off in its head. What names another cluster, or none, stays for
+//! manifest, and one that was broken off in its head. What names another cluster, other members, or none, stays for
 //! `cairn backup prune`. A backup whose time lies in the future neither goes nor counts: whoever wrote it, by a
 //! clock that was wrong or on purpose, it pushes no other one out. Where two clusters of one name have saved,
 //! nothing is removed.
 
 use super::{Keep, Pruned, Which, prune_of};
+use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::latest::SAME_TIME;
 use crate::manifest::{Head, Manifest};
@@ -23,16 +24,26 @@ const AHEAD_NAMED: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own<'a> {
     /// The cluster whose backups it removes, and no others.
-    pub cluster: &'a str,
-    /// Its generation.
-    pub generation: u32,
+    pub id: ClusterId<'a>,
     /// So many at most, the oldest first: a clock that is wrong, or a number that is too small, costs few.
     pub most: usize,
 }
 
-impl Own<'_> {
+/// What is of the cluster, among all that is at the target.
+pub(super) struct OwnHeads {
+    pub(super) clusters: Clusters,
+    own: Key,
+}
+
+impl OwnHeads {
+    pub(super) fn among<'a>(own: &Own<'a>, heads: impl Iterator<Item = &'a Head>) -> OwnHeads {
+        let clusters = Clusters::of(heads.map(ClusterId::of).chain([own.id]));
+        let own = clusters.key(&own.id);
+        OwnHeads { clusters, own }
+    }
+
     pub(super) fn has(&self, head: &Head) -> bool {
-        (head.cluster.as_str(), head.generation) == (self.cluster, self.generation)
+        self.clusters.key(&ClusterId::of(head)) == self.own
     }
 }
 
@@ -60,7 +71,7 @@ pub(super) struct Counted<'a> {
 
 impl<'a> Counted<'a> {
     pub(super) fn of(
-        own: &Own<'_>,
+        own: &OwnHeads,
         stays: &'a BTreeMap<String, Manifest>,
         now: SystemTime,
     ) -> Counted<'a> {

@@ -5,7 +5,7 @@ use crate::manifest::{FOLDERS_MAX, RESUMED_MAX, mark_removed};
 
 /// Saves so many keys, and breaks off as on a connection that breaks.
 async fn break_off(cluster: &Cluster, target: &Target, name: &str, keys: usize) {
-    let sources = Sources::find(target, "shop", 1, None, true, None).await.unwrap();
+    let sources = Sources::find(target, SHOP, None, true, None).await.unwrap();
     let items = cluster.items(&sources);
     let begun = Saver::begin_with(target, name, cluster.head(), sources, SMALL).await;
     let mut saver = begun.unwrap();
@@ -24,7 +24,7 @@ fn a_save_goes_on_with_breaks_of_32_folders_at_most() {
         let mut most = 0;
         for number in 0..60 {
             break_off(&cluster, &target, &format!("broken{number:02}"), 2 * number + 2).await;
-            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
             let folders: BTreeSet<String> =
                 sources.all.iter().flat_map(|source| source.folders()).collect();
             most = most.max(folders.len());
@@ -44,7 +44,7 @@ fn a_manifest_that_becomes_too_long_is_refused_while_it_is_saved() {
         let whole = cluster.save(&target, "whole", None).await.encode().unwrap().len() as u64;
         cluster.work(200);
         for base in [None, Some("whole")] {
-            let sources = Sources::find(&target, "shop", 1, base, false, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, base, false, None).await.unwrap();
             let items = cluster.items(&sources);
             let sizes = Sizes { manifest: whole / 2, ..SMALL };
             let name = if base.is_some() { "since" } else { "half" };
@@ -78,7 +78,7 @@ fn what_a_prune_began_to_remove_is_not_gone_on_with_and_goes() {
         cluster.save(&target, "b1", None).await;
         std::fs::remove_file(folder.path().join("b0/manifest")).unwrap();
         let resumes = async || {
-            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
             sources.resumes().to_vec()
         };
         assert_eq!(resumes().await, ["b0"]);

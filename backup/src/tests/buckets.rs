@@ -90,7 +90,7 @@ fn a_save_goes_on_where_one_ended_whose_bucket_went_away() {
         let line = Line::to(server(&place).address, || Reset::Never);
         let target = Target::bucket(TEXT, at(line.address), Some(IMPATIENT)).unwrap();
         let cluster = Cluster::new(31);
-        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
         let (mut saver, address, mut line) = (begun.unwrap(), line.address, Some(line));
@@ -113,7 +113,7 @@ fn a_save_goes_on_where_one_ended_whose_bucket_went_away() {
         assert!(said.contains("s3://backups/of/shop: the bucket cannot be reached"), "{said}");
         // As the command does it.
         drop(saver);
-        let sources = Sources::find(&direct, "shop", 1, None, true, None).await.unwrap();
+        let sources = Sources::find(&direct, SHOP, None, true, None).await.unwrap();
         assert_eq!(sources.resumes(), ["broken"]);
         let valued = |items: &[Item]| {
             items.iter().filter(|item| item.length > 0 && item.value.is_some()).count()

@@ -25,7 +25,7 @@ fn put(cluster: &mut Cluster, key: u64) {
 }
 
 async fn save(cluster: &Cluster, target: &Target, name: &str, base: Option<&str>) -> Manifest {
-    let sources = Sources::find(target, "shop", 1, base, true, None).await.unwrap();
+    let sources = Sources::find(target, SHOP, base, true, None).await.unwrap();
     let items = cluster.items(&sources);
     let begun = Saver::begin_with(target, name, cluster.head(), sources, SIZES).await;
     let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
@@ -97,17 +97,17 @@ fn a_chain_that_needs_too_many_folders_begins_anew() {
         let last = chain(&mut cluster, &target, FOLDERS_MAX, 30).await;
         assert_eq!(Manifest::load(&target, &last).await.unwrap().sources(), FOLDERS_MAX);
         put(&mut cluster, 1);
-        let sources = Sources::find(&target, "shop", 1, Some(&last), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some(&last), true, None).await.unwrap();
         assert_eq!(sources.left_out(), Some((last.as_str(), LeftOut::Needs(FOLDERS_MAX))));
         assert!(sources.held().is_empty());
         let renewed = save(&cluster, &target, "renewed", Some(&last)).await;
         assert_eq!((renewed.sources(), renewed.head.base), (1, None));
         cluster.check(&target, "renewed").await;
-        let sources = Sources::find(&target, "shop", 1, Some("renewed"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("renewed"), true, None).await.unwrap();
         assert_eq!((sources.left_out(), sources.held().len()), (None, 1));
         // What was broken off is gone on with, also beside a base that is left out.
         cluster.save_some(&target, "broken", None, 500).await.unwrap();
-        let sources = Sources::find(&target, "shop", 1, Some(&last), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some(&last), true, None).await.unwrap();
         assert_eq!((sources.left_out().is_some(), sources.resumes().len()), (true, 1));
     });
 }

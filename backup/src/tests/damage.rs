@@ -76,8 +76,7 @@ fn a_base_is_refused_by_a_term_that_its_history_does_not_have() {
         let saved = cluster.save(&target, "base", None).await;
         let Head { index, .. } = saved.head;
         let begin = async |name: &'static str, term, index| {
-            let sources =
-                Sources::find(&target, "shop", 1, Some("base"), false, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, Some("base"), false, None).await.unwrap();
             let head = Head { term, index, ..cluster.head() };
             Saver::begin_with(&target, name, head, sources, SMALL).await
         };
@@ -129,7 +128,7 @@ fn nothing_builds_on_a_backup_that_does_not_say_its_term() {
         assert!(!json.contains("term"), "{json}");
         assert_eq!(Manifest::load(&target, "base").await.unwrap().head.term, 0);
 
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         assert_eq!(sources.left_out(), Some(("base", LeftOut::TermUnknown)));
         assert!(sources.held().is_empty());
         let whole = cluster.save(&target, "whole", Some("base")).await;
@@ -167,7 +166,7 @@ fn an_object_that_goes_while_a_backup_is_saved_leaves_no_backup() {
         let mut cluster = Cluster::new(16);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
         let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
@@ -272,7 +271,7 @@ fn records_of_a_break_that_name_what_no_backup_has_are_not_built_upon() {
         let cluster = Cluster::new(19);
         cluster.save_some(&target, "broken", None, 60).await.unwrap();
         let resumes = async || {
-            let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
             sources.resumes().to_vec()
         };
         assert_eq!(resumes().await, ["broken"]);

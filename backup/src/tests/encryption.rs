@@ -32,7 +32,7 @@ pub(super) async fn save_some(
     encryption: Option<&Arc<Encryption>>,
     most: usize,
 ) -> crate::Result<Option<Manifest>> {
-    let sources = Sources::find(target, "shop", 1, base, true, encryption).await?;
+    let sources = Sources::find(target, SHOP, base, true, encryption).await?;
     let items = cluster.items(&sources);
     let keys = items.len();
     let mut saver = Saver::begin_with(target, name, cluster.head(), sources, SIZES).await?;
@@ -349,7 +349,7 @@ fn a_save_that_broke_off_is_gone_on_with_by_its_own_process_or_with_the_key() {
         let broken = save_some(&cluster, &target, "broken", None, Some(&own), 60).await;
         assert!(broken.unwrap().is_none());
         let resumes = async |encryption: Option<&Arc<Encryption>>| {
-            let found = Sources::find(&target, "shop", 1, None, true, encryption).await.unwrap();
+            let found = Sources::find(&target, SHOP, None, true, encryption).await.unwrap();
             found.resumes().to_vec()
         };
         assert_eq!(resumes(Some(&own)).await, ["broken"]);

@@ -24,9 +24,10 @@ fn the_backup_that_ended_last_is_found_by_its_end_and_not_by_its_name() {
     run_in_folder(async |place, target| {
         let mut cluster = Cluster::new(21);
         let last = async |generation, until| {
-            let of = OfCluster { cluster: "shop", generation, term: 1, applied_index: u64::MAX };
-            let last = ended_last(&target, of, until).await.unwrap();
-            last.map(|manifest| manifest.name)
+            let id = ClusterId { generation, ..SHOP };
+            let of = OfCluster { id, term: 1, applied_index: u64::MAX };
+            let ended = ended_last(&target, of, until).await.unwrap();
+            ended.last.map(|manifest| manifest.name)
         };
         assert_eq!(last(1, NEVER).await, None);
         let early = cluster.save(&target, "b", None).await;
@@ -45,12 +46,12 @@ fn the_backup_that_ended_last_is_found_by_its_end_and_not_by_its_name() {
         assert_eq!(last(1, now + 99).await, None);
         assert_eq!(last(2, NEVER).await, None, "of another cluster");
         // One that was made anew under the same name has not reached it.
-        let anew =
-            OfCluster { cluster: "shop", generation: 1, term: 1, applied_index: early.head.index };
+        let anew = OfCluster { id: SHOP, term: 1, applied_index: early.head.index };
         let head = Head { index: early.head.index + (1 << 20) + 1, ..late.head.clone() };
         ends(&place, &Manifest { head, ..late.clone() }, now + 200);
-        let found = ended_last(&target, anew, NEVER).await.unwrap().map(|found| found.name);
-        assert_eq!(found.as_deref(), Some("b"));
+        let found = ended_last(&target, anew, NEVER).await.unwrap();
+        assert_eq!(found.last.map(|last| last.name).as_deref(), Some("b"));
+        assert_eq!(found.namesake.as_deref(), Some("a"));
         // Nor has it come to this term.
         let head = Head { term: 2, ..late.head.clone() };
         ends(&place, &Manifest { head, ..late.clone() }, now + 200);

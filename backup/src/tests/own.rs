@@ -7,7 +7,7 @@ use crate::{Own, prune_own};
 const ONE: Keep = Keep { last: 1, within: Duration::ZERO };
 
 fn own(generation: u32, most: usize) -> Own<'static> {
-    Own { cluster: "shop", generation, most }
+    Own { id: ClusterId { generation, ..SHOP }, most }
 }
 
 fn names(found: Vec<(String, crate::Result<Manifest>)>) -> Vec<String> {
@@ -175,9 +175,9 @@ fn a_whole_backup_goes_on_with_no_incremental_one() {
         cluster.save(&target, "base", None).await;
         cluster.work(10);
         cluster.save_some(&target, "broken", Some("base"), 100).await.unwrap();
-        let found = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+        let found = Sources::find(&target, SHOP, None, true, None).await.unwrap();
         assert!(found.resumes().is_empty());
-        let found = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let found = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         assert_eq!(found.resumes(), ["broken"]);
     });
 }

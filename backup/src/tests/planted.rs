@@ -38,7 +38,7 @@ fn what_another_process_began_is_read_back_and_what_is_planted_is_not_taken() {
         let path = "planted/records-000000".to_owned();
         write(&target, path, 0, piece, Kind::Records, Some(other)).await.unwrap();
 
-        let found = Sources::find(&target, "shop", 1, None, true, Some(&with_key)).await.unwrap();
+        let found = Sources::find(&target, SHOP, None, true, Some(&with_key)).await.unwrap();
         assert_eq!(found.resumes()[0], "planted");
         let tried = save_some(&cluster, &target, "next", None, Some(&with_key), usize::MAX).await;
         let refused = tried.unwrap_err();

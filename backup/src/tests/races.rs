@@ -86,7 +86,7 @@ fn a_backup_whose_base_was_pruned_before_it_began_fails_at_once() {
         let mut cluster = Cluster::new(13);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         prune(&target, &KEEP_ALL, &["base".to_owned()], SystemTime::now(), false).await.unwrap();
         let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
         assert!(matches!(begun, Err(Error::Missing { .. })));
@@ -101,7 +101,7 @@ fn objects_stay_while_a_backup_under_way_builds_on_one_without_a_manifest() {
         let mut cluster = Cluster::new(14);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin(&target, "next", cluster.head(), sources).await;
         let mut saver = begun.unwrap();
@@ -171,8 +171,8 @@ fn a_save_that_goes_on_with_what_a_prune_is_removing_fails_at_once() {
         // As it is while the manifest of b0 is gone and nothing else is.
         let (manifest, aside) = (folder.path().join("b0/manifest"), folder.path().join("aside"));
         std::fs::rename(&manifest, &aside).unwrap();
-        let sources = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
-        let more = Sources::find(&target, "shop", 1, None, true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
+        let more = Sources::find(&target, SHOP, None, true, None).await.unwrap();
         assert_eq!(sources.resumes(), ["b0"]);
         std::fs::rename(&aside, &manifest).unwrap();
 
@@ -212,7 +212,7 @@ fn a_prune_beside_a_backup_that_began_meanwhile_says_which_or_looks_again() {
             cluster.save(&target, "b0", None).await;
             cluster.work(2000);
             cluster.save(&target, "b1", None).await;
-            let sources = Sources::find(&target, "shop", 1, Some(base), false, None).await.unwrap();
+            let sources = Sources::find(&target, SHOP, Some(base), false, None).await.unwrap();
             let keep = Keep { last: 1, within: Duration::ZERO };
             let mut pruning = Box::pin(prune(&target, &keep, &[], SystemTime::now(), false));
             // It has seen what is there, and has not looked again.
@@ -256,7 +256,7 @@ fn an_object_that_goes_just_before_the_manifest_leaves_no_backup() {
         let mut cluster = Cluster::new(44);
         cluster.save(&target, "base", None).await;
         cluster.work(10);
-        let sources = Sources::find(&target, "shop", 1, Some("base"), true, None).await.unwrap();
+        let sources = Sources::find(&target, SHOP, Some("base"), true, None).await.unwrap();
         let items = cluster.items(&sources);
         let begun = Saver::begin_with(&target, "next", cluster.head(), sources, SMALL).await;
         let (mut saver, keys) = (begun.unwrap(), items.len() as u64);

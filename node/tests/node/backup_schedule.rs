@@ -2,6 +2,7 @@
 //!
 //! No test waits for an interval: a backup at the target is made older instead.
 
+mod namesake;
 mod removal;
 
 use crate::backup::{RECIPIENT, SECRET};
@@ -86,13 +87,20 @@ fn age(cluster: &Cluster, listed: &[Value]) {
 
 /// Lets these backups have ended at another time.
 fn rewrite(cluster: &Cluster, listed: &[Value], other: impl Fn(u64) -> u64) {
+    rewrite_each(cluster, listed, |manifest| {
+        let ended = manifest["ended"].as_u64().expect("a time");
+        manifest["ended"] = other(ended).into();
+    });
+}
+
+/// Lets the manifests of these backups say something else.
+fn rewrite_each(cluster: &Cluster, listed: &[Value], change: impl Fn(&mut Value)) {
     for name in names(listed) {
         let path = folder(cluster).join(name).join("manifest");
         let text = std::fs::read_to_string(&path).expect("a manifest");
         let (_, json) = text.split_once('\n').expect("a line before the JSON");
         let mut manifest: Value = serde_json::from_str(json).expect("JSON");
-        let ended = manifest["ended"].as_u64().expect("a time");
-        manifest["ended"] = other(ended).into();
+        change(&mut manifest);
         let json = manifest.to_string();
         let line = format!("cairn-backup {:08x} {}", crc32fast::hash(json.as_bytes()), json.len());
         std::fs::write(&path, format!("{line}\n{json}")).expect("ours");

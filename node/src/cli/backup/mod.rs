@@ -11,10 +11,11 @@ use super::exit::{Exit, UsageError};
 use super::output::Output;
 use super::server_options::ServerOptions;
 use super::zeroing;
-use cairn_backup::{Backup, Identities, Keep, Manifest, OfCluster, Target, prune};
+use cairn_backup::{Backup, ClusterId, Identities, Keep, Manifest, OfCluster, Target, prune};
 use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
+use cairn_node::backups::members_of;
 use cairn_node::config::{Source, format_size};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -142,9 +143,9 @@ pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exi
 
 /// The latest backup; with a status, of that cluster, and none behind what it has.
 async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
+    let members = of.map(members_of).unwrap_or_default();
     let of = of.map(|of| OfCluster {
-        cluster: &of.cluster,
-        generation: of.generation,
+        id: ClusterId { name: &of.cluster, generation: of.generation, members: &members },
         term: of.term,
         applied_index: of.applied_index,
     });

@@ -25,7 +25,7 @@ pub mod files {
 /// How the state of a cluster is saved. The simulation has no targets.
 pub mod backups {
     #[cfg(not(madsim))]
-    pub use super::real::{SaveError, Saved, save, senders};
+    pub use super::real::{SaveError, Saved, members_of, save, senders};
 }
 
 pub(super) use here::{

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::platform;
 use crate::service::{KvService, Parts, Stop};
 pub(in crate::compose) use backups::Backups;
-pub use backups::{SaveError, Saved, save, senders};
+pub use backups::{SaveError, Saved, members_of, save, senders};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_engine::io::{Backend, FileDirectory};

@@ -12,7 +12,7 @@ use crate::metrics::SharedBackupStatus;
 use crate::service::Parts;
 use rustix::fs::Mode;
 use rustix::process::umask;
-pub use save::{SaveError, Saved, save, senders};
+pub use save::{SaveError, Saved, members_of, save, senders};
 use schedule::Schedule;
 use std::io;
 use tokio::runtime::Builder;

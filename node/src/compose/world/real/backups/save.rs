@@ -1,7 +1,7 @@
 //! Saves the state of a cluster at a target: who sends it, and what the backup builds on. For the schedule
 //! and for `cairn backup save`.
 
-use cairn_backup::{Encryption, Head, Item, LeftOut, Manifest, Saver, Sources, Target};
+use cairn_backup::{ClusterId, Encryption, Head, Item, LeftOut, Manifest, Saver, Sources, Target};
 use cairn_client::{Client, HeldValues, NodeStatus, Role, StateItem};
 use futures::future::join_all;
 use std::ops::ControlFlow;
@@ -65,6 +65,11 @@ pub struct Saved {
     pub left_out: Option<(String, LeftOut)>,
 }
 
+/// The identities of the members, as a member tells them: a backup names them.
+pub fn members_of(status: &NodeStatus) -> Vec<u64> {
+    status.members.iter().map(|member| member.node_id).collect()
+}
+
 /// The members that may send their state: followers first, then the leader. Learners may not be read.
 ///
 /// # Errors
@@ -106,16 +111,17 @@ pub async fn save(
     encryption: Option<&Arc<Encryption>>,
     mut each: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Saved, SaveError> {
-    let (cluster, generation) = (status.cluster.as_str(), status.generation);
-    let sources = Sources::find(target, cluster, generation, base, true, encryption).await?;
+    let members = members_of(status);
+    let (name, generation) = (status.cluster.as_str(), status.generation);
+    let of = ClusterId { name, generation, members: &members };
+    let sources = Sources::find(target, of, base, true, encryption).await?;
     let resumes = !sources.resumes().is_empty();
-    match save_beside(client, endpoint, target, sources, &mut each).await {
+    match save_beside(client, endpoint, target, &members, sources, &mut each).await {
         // What was broken off is of no use: it is damaged, removed meanwhile, of another history, or in
         // too many objects.
         Err(error) if resumes && error.is_of_source() => {
-            let sources =
-                Sources::find(target, cluster, generation, base, false, encryption).await?;
-            save_beside(client, endpoint, target, sources, &mut each).await
+            let sources = Sources::find(target, of, base, false, encryption).await?;
+            save_beside(client, endpoint, target, &members, sources, &mut each).await
         }
         saved => saved,
     }
@@ -125,6 +131,7 @@ async fn save_beside(
     client: &Client,
     endpoint: &str,
     target: &Target,
+    members: &[u64],
     sources: Sources,
     each: &mut impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Saved, SaveError> {
@@ -147,6 +154,7 @@ async fn save_beside(
         resumes: Vec::new(),
         began: 0,
         recipients: Vec::new(),
+        members: members.to_vec(),
     };
     let mut saver = Saver::begin(target, &name_of(from.index), head, sources).await?;
     let mut keys = 0;

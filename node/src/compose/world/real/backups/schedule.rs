@@ -8,6 +8,8 @@
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
 //! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
 //! - A member that begins to lead removes nothing by that.
+//! - What another cluster of the same name saves at the target is none of this one's: it says nothing of when the next
+//!   one is due. It is named once.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
 
@@ -15,12 +17,12 @@ mod remove;
 mod verify;
 
 use self::verify::Verified;
-use super::save::{SaveError, Saved, save, senders};
+use super::save::{SaveError, Saved, members_of, save, senders};
 use crate::config::{BackupConfig, format_size};
 use crate::metrics::SharedBackupStatus;
 use cairn_backup::{
-    Encryption, Error as BackupError, Identities, Manifest, OfCluster, Recipients, Target,
-    ended_last, latest, reaches_back,
+    ClusterId, Encryption, Ended, Error as BackupError, Identities, Manifest, OfCluster,
+    Recipients, Target, ended_last, latest, reaches_back,
 };
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_raft::{Replica, Role};
@@ -30,7 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// How often it looks whether this member leads.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,6 +81,8 @@ pub(super) struct Schedule {
     not_verified: Option<String>,
     /// The backups of the future that were logged last.
     ahead: Vec<String>,
+    /// It was logged that another cluster of this name saves there.
+    told_namesake: bool,
     /// Before the next try.
     pause: Duration,
     /// How the last backup was encrypted, if it was.
@@ -103,6 +107,7 @@ impl Schedule {
             verified: Verified::Yes,
             not_verified: None,
             ahead: Vec::new(),
+            told_namesake: false,
             pause: FIRST_PAUSE,
             encryption: None,
         }
@@ -143,7 +148,7 @@ impl Schedule {
     /// Another member knows from now on what is at the target.
     fn forget(&mut self) {
         (self.unpruned, self.failed, self.pause) = (false, None, FIRST_PAUSE);
-        (self.not_removed, self.ahead) = (None, Vec::new());
+        (self.not_removed, self.ahead, self.told_namesake) = (None, Vec::new(), false);
         (self.verified, self.not_verified) = (Verified::Yes, None);
         self.status.lock().last_ended = None;
     }
@@ -226,18 +231,34 @@ impl Schedule {
         Ok(self.encryption.clone())
     }
 
-    async fn look(&self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
-        let (engine, status) = (self.replica.engine(), self.replica.status());
+    /// The identities of the members, as this one knows them.
+    fn members(&self) -> Vec<u64> {
+        let members = self.replica.status().members.into_iter();
+        members.map(|member| member.id.as_u64()).collect()
+    }
+
+    /// This cluster, with these members.
+    fn id<'a>(&'a self, members: &'a [u64]) -> ClusterId<'a> {
+        let engine = self.replica.engine();
+        let (name, generation) = (engine.identity().cluster.as_str(), engine.generation());
+        ClusterId { name, generation, members }
+    }
+
+    async fn look(&mut self, target: &Target, config: &BackupConfig) -> Result<Look, SaveError> {
+        let (members, status) = (self.members(), self.replica.status());
         let of = OfCluster {
-            cluster: &engine.identity().cluster,
-            generation: engine.generation(),
+            id: self.id(&members),
             term: status.term,
             applied_index: status.applied.map_or(0, |applied| applied.index),
         };
         let now = now();
         // One that ended later than the next one is due, counted from now, was saved by a clock that was ahead.
         let until = now.saturating_add(config.every).as_secs();
-        let Some(last) = ended_last(target, of, until).await? else {
+        let Ended { last, namesake } = ended_last(target, of, until).await?;
+        if let Some(backup) = namesake {
+            self.namesake(&backup, target);
+        }
+        let Some(last) = last else {
             return Ok(Look { due_in: Duration::ZERO, whole: false });
         };
         self.tell(&last);
@@ -250,6 +271,19 @@ impl Schedule {
             _ => false,
         };
         Ok(Look { due_in, whole })
+    }
+
+    /// Says once that another cluster of this name saves there.
+    fn namesake(&mut self, backup: &str, target: &Target) {
+        if std::mem::replace(&mut self.told_namesake, true) {
+            return;
+        }
+        error!(
+            node = %self.replica.node_id(),
+            at = target.text(),
+            backup,
+            "another cluster of this name saves there: this backup is none of this cluster's. Give each its own target. This one goes              on with its own backups, and neither builds on the other's nor removes them. If all members were replaced since, or the              cluster was made anew, `cairn backup prune --remove NAME` removes what nobody needs"
+        );
     }
 
     /// For the metrics.
@@ -345,9 +379,9 @@ impl Schedule {
 
 /// The backup of this cluster that the next one builds on.
 async fn base(target: &Target, of: &NodeStatus) -> Result<Option<String>, SaveError> {
+    let members = members_of(of);
     let of = OfCluster {
-        cluster: &of.cluster,
-        generation: of.generation,
+        id: ClusterId { name: &of.cluster, generation: of.generation, members: &members },
         term: of.term,
         applied_index: of.applied_index,
     };

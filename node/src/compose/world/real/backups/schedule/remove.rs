@@ -1,7 +1,7 @@
 //! Removes the backups that need not stay.
 //!
 //! What holds here: nobody looks at what goes. So it is of this cluster alone, [`REMOVED_AT_ONCE`] backups at most
-//! after each that was saved, and nothing where another cluster of the name has saved. Backups whose time lies in
+//! after each that was saved, and nothing where they may be of two clusters of the name. Backups whose time lies in
 //! the future stay, beside those that count, and are named once.
 
 use super::{SaveError, Schedule};
@@ -34,9 +34,8 @@ impl Schedule {
         if !self.leads() {
             return Err(SaveError::BrokenOff);
         }
-        let engine = self.replica.engine();
-        let (cluster, generation) = (engine.identity().cluster.as_str(), engine.generation());
-        let own = Own { cluster, generation, most: REMOVED_AT_ONCE };
+        let members = self.members();
+        let own = Own { id: self.id(&members), most: REMOVED_AT_ONCE };
         let pruned = prune_own(target, &keep(config), &own, SystemTime::now()).await?;
         if !pruned.backups.is_empty() || pruned.objects > 0 {
             info!(
