@@ -23,6 +23,14 @@ pub enum Error {
         /// What it says, and what helps.
         said: String,
     },
+    /// What is asked for is behind a symbolic link.
+    #[error(
+        "`{path}` is a symbolic link, which is not followed: no backup wrote it. Name the backup that it leads to, or put that          in its place"
+    )]
+    Link {
+        /// The link.
+        path: String,
+    },
     /// An object is longer than one of its kind can be.
     #[error(
         "`{path}` has {bytes} bytes, and no backup wrote more than {most} there: no backup wrote it, or it is damaged"

@@ -16,6 +16,7 @@ mod cluster;
 mod encryption;
 mod error;
 mod fetch;
+mod folder;
 mod keys;
 mod latest;
 mod manifest;

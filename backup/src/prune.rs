@@ -67,7 +67,7 @@ pub struct Pruned {
 /// would remove.
 ///
 /// # Errors
-/// [`Error::Missing`], of one that is named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
+/// [`Error::Missing`] or [`Error::Link`], of one that is named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
 /// to stay: what it needs is not known, so name it or put it right; [`Error::Newer`] and
 /// [`Error::TooLong`], of a manifest too; [`Error::Store`].
 pub async fn prune(
@@ -150,6 +150,7 @@ impl Plan {
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
+            target.follow_no_link(&manifest_path(name)).await?;
             if !found.get(name).is_some_and(|found| found.finished) {
                 let (target, name) = (target.text().to_owned(), name.clone());
                 return Err(Error::Missing { target, name });

@@ -1,10 +1,12 @@
 //! Where backups are: a folder, or a bucket with a prefix.
 //!
 //! What holds here: what is listed and removed has a name that a backup gives its objects, or is an
-//! unfinished file of such a name. A folder that is empty then goes too; a bucket has neither.
+//! unfinished file of such a name. A folder that is empty then goes too; a bucket has neither. No symbolic link in a
+//! folder is followed.
 
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
+use crate::folder::{self, Listed};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use object_store::local::LocalFileSystem;
@@ -114,22 +116,31 @@ pub struct Found {
 
 impl Found {
     /// What a backup of this name wrote; `None` if it wrote nothing.
-    fn of(name: &str, objects: &[ObjectMeta]) -> Option<Found> {
+    fn of(name: &str, objects: Vec<Listed>) -> Option<Found> {
         let mut found = Found::default();
-        for meta in objects {
-            let path = meta.location.as_ref();
-            if !is_written(path, name) {
+        for Listed { path, bytes, written } in objects {
+            if !is_written(&path, name) {
                 continue;
             }
             found.finished |= path == manifest_path(name);
             found.removed |= path == removed_path(name);
-            found.objects.insert(path.to_owned(), meta.size);
-            let written = u64::try_from(meta.last_modified.timestamp()).unwrap_or_default();
-            let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(written));
-            found.latest = found.latest.max(written);
+            found.objects.insert(path, bytes);
+            found.latest = found.latest.max(written.and_then(whole_seconds));
         }
         (!found.objects.is_empty()).then_some(found)
     }
+}
+
+/// As buckets tell times.
+fn whole_seconds(time: SystemTime) -> Option<SystemTime> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since.as_secs()))
+}
+
+fn listed(meta: ObjectMeta) -> Listed {
+    let written = u64::try_from(meta.last_modified.timestamp()).unwrap_or_default();
+    let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(written));
+    Listed { path: meta.location.as_ref().to_owned(), bytes: meta.size, written }
 }
 
 impl Target {
@@ -233,6 +244,7 @@ impl Target {
 
     /// Whether it was not there.
     async fn put(&self, path: &str, bytes: Bytes) -> Result<bool> {
+        self.follow_no_link(path).await?;
         let mut tries = Tries::of(self.in_bucket());
         loop {
             let (at, options) = (Path::from(path), PutOptions::from(PutMode::Create));
@@ -259,6 +271,7 @@ impl Target {
 
     /// Whether there is such an object.
     pub(crate) async fn has(&self, path: &str) -> Result<bool> {
+        self.follow_no_link(path).await?;
         match self.bounded(1, self.store.head(&Path::from(path))).await {
             Ok(_) => Ok(true),
             Err(error) if self.is_missing(&error) => Ok(false),
@@ -268,6 +281,7 @@ impl Target {
 
     /// An object's bytes, at most so many; `None` if it is not there.
     pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
+        self.follow_no_link(path).await?;
         let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
         loop {
             match self.bounded(1, read(&*self.store, &at, most)).await {
@@ -285,6 +299,7 @@ impl Target {
 
     /// Removes an object. One that is not there is removed.
     pub(crate) async fn remove(&self, path: &str) -> Result<()> {
+        self.follow_no_link(path).await?;
         let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
         loop {
             match self.bounded(1, self.once.delete(&at)).await {
@@ -300,25 +315,53 @@ impl Target {
     /// neither lists nor removes them.
     pub(crate) async fn remove_unfinished(&self, name: &str) -> Result<()> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
+        self.follow_no_link(name).await?;
         let (folder, name) = (folder.join(name), name.to_owned());
-        let removed = spawn_blocking(move || remove_unfinished(&folder, &name)).await;
-        let removed = removed.map_err(|error| Error::Task(error.to_string()))?;
-        removed.map_err(|error| {
+        self.blocking(move || remove_unfinished(&folder, &name)).await
+    }
+
+    /// Refuses a path in a folder that leads elsewhere.
+    pub(crate) async fn follow_no_link(&self, path: &str) -> Result<()> {
+        let Place::Folder(folder) = &self.place else { return Ok(()) };
+        let (folder, path) = (folder.clone(), path.to_owned());
+        match self.blocking(move || folder::link_in(&folder, &path)).await? {
+            Some(link) => Err(Error::Link { path: link.display().to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls the system for a folder: it may wait for ever.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = spawn_blocking(call).await.map_err(|error| Error::Task(error.to_string()))?;
+        done.map_err(|error| {
             self.failed(object_store::Error::Generic { store: "folder", source: error.into() })
         })
     }
 
-    /// Everything at the target, by the name of its backup. What no backup wrote is left out.
+    /// Everything at the target, by the name of its backup. What no backup wrote is left out, and a folder that is a
+    /// symbolic link, or has one where an object should be.
     ///
     /// # Errors
     /// [`Error::Store`].
     pub async fn find(&self) -> Result<BTreeMap<String, Found>> {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
+        if let Place::Folder(folder) = &self.place {
+            let folder = folder.clone();
+            let folders = self.blocking(move || folder::list(&folder, is_written)).await?;
+            for (name, objects) in folders.into_iter().filter(|(name, _)| is_name(name)) {
+                let of_name = Found::of(&name, objects);
+                found.extend(of_name.map(|of_name| (name, of_name)));
+            }
+            return Ok(found);
+        }
         for folder in self.list(None).await?.common_prefixes {
             let name = folder.as_ref().to_owned();
             if is_name(&name) {
                 let objects = self.list(Some(&folder)).await?.objects;
-                let of_name = Found::of(&name, &objects);
+                let of_name = Found::of(&name, objects.into_iter().map(listed).collect());
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
         }

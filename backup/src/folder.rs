@@ -1,0 +1,94 @@
+//! A folder for backups: what is in it.
+//!
+//! What holds here: no symbolic link is followed. A folder that is one has nothing of ours. Nor has a folder with one
+//! where an object should be: somebody put it there, so nobody knows what else is as it was, and it is left alone as a
+//! whole. The folder for backups itself may be a link: the configuration names it.
+
+use std::fs::{read_dir, symlink_metadata};
+use std::io::{ErrorKind, Result};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A file of a backup.
+pub(crate) struct Listed {
+    /// From the folder for backups on.
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    /// When it was written last.
+    pub(crate) written: Option<SystemTime>,
+}
+
+/// The folders in this one, each with the objects in it. `is_object` says of a path, and of the name before it,
+/// whether a backup writes it.
+pub(crate) fn list(
+    folder: &Path,
+    is_object: fn(&str, &str) -> bool,
+) -> Result<Vec<(String, Vec<Listed>)>> {
+    let mut folders = Vec::new();
+    for entry in read_dir(folder)? {
+        let entry = entry?;
+        // Nobody gives a backup such a name.
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let is_folder = match entry.file_type() {
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            kind => kind?.is_dir(),
+        };
+        if is_folder && let Some(objects) = objects(&entry.path(), &name, is_object)? {
+            folders.push((name, objects));
+        }
+    }
+    Ok(folders)
+}
+
+/// `None` if the folder is gone, or a link is where an object should be.
+fn objects(
+    folder: &Path,
+    name: &str,
+    is_object: fn(&str, &str) -> bool,
+) -> Result<Option<Vec<Listed>>> {
+    let entries = match read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut objects = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let Ok(file) = entry.file_name().into_string() else { continue };
+        let path = format!("{name}/{file}");
+        if !is_object(&path, name) {
+            continue;
+        }
+        // Of the entry itself, not of what a link leads to.
+        let metadata = match entry.metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            metadata => metadata?,
+        };
+        if metadata.is_symlink() {
+            return Ok(None);
+        }
+        if !metadata.is_dir() {
+            let (bytes, written) = (metadata.len(), metadata.modified().ok());
+            objects.push(Listed { path, bytes, written });
+        }
+    }
+    Ok(Some(objects))
+}
+
+/// The first link on the way from a folder to this path in it.
+pub(crate) fn link_in(folder: &Path, path: &str) -> Result<Option<PathBuf>> {
+    let mut at = folder.to_owned();
+    for part in path.split('/') {
+        at.push(part);
+        match symlink_metadata(&at) {
+            Ok(metadata) if metadata.is_symlink() => return Ok(Some(at)),
+            Ok(_) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
