@@ -3,7 +3,8 @@
 //! What holds here:
 //! - Nothing of the schedule is replicated. When the last backup of this cluster ended stands at the target, so a
 //!   new leader goes on with the schedule, and one saved by hand counts.
-//! - A member that does not lead any more ends what it saves with the next piece, and removes nothing. Where
+//! - A member that does not lead any more ends what it saves with the next piece, and removes nothing. So it does
+//!   if it leads again by then: what it knows belongs to the term in which it began to lead. Where
 //!   two lead for a moment, by what each knows, two backups begin: an object is created only where there is
 //!   none, so neither changes the other's, and a prune sees what began meanwhile.
 //! - No member has a secret key. What is encrypted builds on nothing but what this process wrote itself.
@@ -25,7 +26,7 @@ use cairn_backup::{
     Recipients, Target, ended_last, latest, reaches_back,
 };
 use cairn_client::{Client, NodeStatus, Options};
-use cairn_raft::{Replica, Role};
+use cairn_raft::{Replica, ReplicaStatus, Role};
 use cairn_tls::Files;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -57,6 +58,11 @@ fn pauses(pause: Duration, every: Duration) -> (Duration, Duration) {
     (pause.min(every), pause.saturating_mul(2).min(every))
 }
 
+/// The term in which a member leads, if it does.
+fn led_term(status: &ReplicaStatus) -> Option<u64> {
+    (status.role == Role::Leader).then_some(status.term)
+}
+
 /// What is at the target.
 struct Look {
     /// Until the next backup.
@@ -71,6 +77,8 @@ pub(super) struct Schedule {
     tls: Option<Files>,
     config: watch::Receiver<BackupConfig>,
     status: SharedBackupStatus,
+    /// The term in which this member leads, and in which it learned all that follows.
+    leading: Option<u64>,
     /// There may be backups that need not stay.
     unpruned: bool,
     /// What was logged last, of saving and of removing.
@@ -101,6 +109,7 @@ impl Schedule {
             tls,
             config,
             status,
+            leading: None,
             unpruned: false,
             failed: None,
             not_removed: None,
@@ -118,10 +127,13 @@ impl Schedule {
         // When to look at the target.
         let mut due: Option<Instant> = None;
         loop {
-            if !self.leads() {
+            let leading = led_term(&self.replica.status());
+            if leading.is_none() || leading != self.leading {
                 due = None;
                 self.forget();
-            } else if due.is_none_or(|due| due <= Instant::now()) {
+                self.leading = leading;
+            }
+            if self.leads() && due.is_none_or(|due| due <= Instant::now()) {
                 let wait = self.turn().await;
                 due = Some(Instant::now() + wait);
             }
@@ -141,8 +153,9 @@ impl Schedule {
         }
     }
 
+    /// Whether it has led since it began to know what it knows.
     fn leads(&self) -> bool {
-        self.replica.status().role == Role::Leader
+        self.leading.is_some() && self.leading == led_term(&self.replica.status())
     }
 
     /// Another member knows from now on what is at the target.

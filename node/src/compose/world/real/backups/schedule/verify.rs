@@ -1,7 +1,8 @@
 //! Reads a backup again that was saved, if the configuration says so.
 //!
 //! What holds here: while the last one that this leader saved is not seen to be as it was written, nothing older
-//! is removed. Once it is seen to be damaged, nothing builds on it: the next one saves everything.
+//! is removed. Once it is seen to be damaged, nothing builds on it: the next one saves everything. What a read finds
+//! counts only if this member led from its begin to its end, in one term.
 
 use super::{POLL_INTERVAL, SaveError, Schedule};
 use crate::config::{BackupConfig, BackupVerify};
@@ -83,15 +84,50 @@ impl Schedule {
                 }
             }
         };
-        let lost = async {
-            while self.leads() {
-                sleep(POLL_INTERVAL).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            read = read => Ok(read?),
-            () = lost => Err(SaveError::BrokenOff),
+        while_leading(|| self.leads(), read).await
+    }
+}
+
+/// What a read finds, if this member leads until its end.
+async fn while_leading(
+    leads: impl Fn() -> bool,
+    read: impl Future<Output = Result<(), Error>>,
+) -> Result<(), SaveError> {
+    let lost = async {
+        while leads() {
+            sleep(POLL_INTERVAL).await;
         }
+    };
+    let found = tokio::select! {
+        biased;
+        read = read => read,
+        () = lost => return Err(SaveError::BrokenOff),
+    };
+    // It may have ended between two looks.
+    if leads() { Ok(found?) } else { Err(SaveError::BrokenOff) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The story: leadership was lost and won again while a backup was read. The verdict of the first one counted in
+    /// the second one, which removed older backups by it.
+    #[tokio::test]
+    async fn a_verdict_counts_in_the_term_alone_in_which_its_read_began() {
+        let led = Cell::new(Some(5));
+        let leads = || led.get() == Some(5);
+        assert!(while_leading(leads, async { Ok(()) }).await.is_ok());
+        let lost_and_won = async {
+            led.set(None);
+            led.set(Some(7));
+            Ok(())
+        };
+        let verdict = while_leading(leads, lost_and_won).await;
+        assert!(matches!(verdict, Err(SaveError::BrokenOff)), "{verdict:?}");
+        // A read that does not end is left.
+        let verdict = while_leading(leads, std::future::pending()).await;
+        assert!(matches!(verdict, Err(SaveError::BrokenOff)), "{verdict:?}");
     }
 }
