@@ -206,8 +206,3 @@ pub enum Error {
     #[error("the cluster sent what is no state: {0}")]
     Sent(String),
 }
-
-/// Bytes as text for a person.
-pub(crate) fn shown(bytes: &[u8]) -> String {
-    format!("`{}`", bytes.escape_ascii())
-}

@@ -24,6 +24,7 @@ mod prune;
 mod read;
 mod record;
 mod save;
+mod shown;
 mod sources;
 mod target;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use crate::encryption::MORE_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::keys::are_recipients;
+use crate::shown::excerpt;
 use crate::target::{Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub(crate) const FOLDERS_MAX: usize = 24;
 pub(crate) const RESUMED_MAX: usize = 8;
 /// The most members that a head names. A cluster has fewer.
 pub(crate) const MEMBERS_MAX: usize = 64;
+/// The most bytes of the cluster's name and of a release: those of a member are no longer.
+const TEXT_BYTES_MAX: usize = 64;
 /// What a manifest has around an object's own JSON: eight lines are indented by four, and a comma and a
 /// line's end follow.
 const LISTED_BYTES: usize = 8 * 4 + 2;
@@ -110,6 +113,28 @@ pub struct Object {
 }
 
 impl Head {
+    /// What no save writes in a head: each text of it stands in tables, log lines and errors.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let texts = [("the name of its cluster", &self.cluster), ("its release", &self.release)];
+        if let Some((what, text)) = texts.iter().find(|(_, text)| text.len() > TEXT_BYTES_MAX) {
+            return Some(format!("{what} has {} bytes", text.len()));
+        }
+        let resumes = self.resumes.len();
+        if resumes > RESUMED_MAX {
+            return Some(format!("it goes on with {resumes} others"));
+        }
+        let odd = self.base.iter().chain(&self.resumes).find(|name| !is_name(name));
+        if let Some(odd) = odd {
+            return Some(format!("it builds on `{}`, which is no backup's name", excerpt(odd)));
+        }
+        let members = self.members.len();
+        if members > MEMBERS_MAX {
+            return Some(format!("it names {members} members"));
+        }
+        let known = are_recipients(&self.recipients);
+        (!known).then(|| "it does not say to whom it is encrypted".into())
+    }
+
     /// Stores it under the backup's name, as the first object.
     pub(crate) async fn store(&self, target: &Target, name: &str) -> Result<()> {
         if !is_name(name) {
@@ -127,9 +152,7 @@ impl Head {
         };
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
         let head = json.and_then(|json| serde_json::from_str(json).ok());
-        Ok(head.filter(|head: &Head| {
-            head.resumes.len() <= RESUMED_MAX && head.members.len() <= MEMBERS_MAX
-        }))
+        Ok(head.filter(|head: &Head| head.fault().is_none()))
     }
 }
 
@@ -224,7 +247,9 @@ impl Manifest {
         struct Format {
             format: u32,
         }
-        let unreadable = |error| damaged(&format!("its manifest: {error}"));
+        let unreadable = |error: serde_json::Error| {
+            damaged(&format!("its manifest: {}", excerpt(&error.to_string())))
+        };
         let Format { format } = serde_json::from_str(json).map_err(unreadable)?;
         if format > FORMAT {
             return Err(Error::Newer { name: name.into(), format, newest: FORMAT });
@@ -267,28 +292,22 @@ impl Manifest {
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         let damaged = |what: String| Error::Damaged { name: name.into(), what };
         if self.name != name {
-            return Err(damaged(format!("its manifest is that of `{}`", self.name)));
+            return Err(damaged(format!("its manifest is that of `{}`", excerpt(&self.name))));
         }
         let (records, values) = (self.records.len(), self.values.len());
         if records > OBJECTS_MAX || values > OBJECTS_MAX {
             return Err(damaged(format!("its manifest names {} objects", records + values)));
         }
-        let resumes = self.head.resumes.len();
-        if resumes > RESUMED_MAX {
-            return Err(damaged(format!("its manifest goes on with {resumes} others")));
-        }
-        let members = self.head.members.len();
-        if members > MEMBERS_MAX {
-            return Err(damaged(format!("its manifest names {members} members")));
+        if let Some(fault) = self.head.fault() {
+            return Err(damaged(format!("its manifest: {fault}")));
         }
         let odd = self.records.iter().find(|object| !object.is_records());
         let odd = odd.or_else(|| self.values.iter().find(|object| !object.is_values()));
         if let Some(object) = odd {
-            return Err(damaged(format!("its manifest names an object `{}`", object.path)));
+            let path = excerpt(&object.path);
+            return Err(damaged(format!("its manifest names an object `{path}`")));
         }
-        if (self.format > PLAIN_FORMAT) != self.is_encrypted()
-            || !are_recipients(&self.head.recipients)
-        {
+        if (self.format > PLAIN_FORMAT) != self.is_encrypted() {
             return Err(damaged("its manifest does not say to whom it is encrypted".into()));
         }
         if self.state.len() > STATE_BYTES_MAX {

@@ -5,11 +5,12 @@
 //! returned that was not encrypted.
 
 use crate::encryption::{decrypt_text, may_read};
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result};
 use crate::fetch::{Loading, Reader, check_stored, joined, spawn_fetch};
 use crate::keys::Identities;
 use crate::manifest::{Manifest, Object};
 use crate::record::{Item, Piece, Record, Summary, matches};
+use crate::shown::key_text;
 use crate::target::{Target, folder_of};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -140,7 +141,7 @@ impl Items {
         self.summary.add(&record).map_err(|error| damaged(error.to_string()))?;
         let head = &self.expected.head;
         if record.term > head.term || record.index > head.index {
-            let key = shown(&record.key);
+            let key = key_text(&record.key);
             return Err(damaged(format!("key {key} has a version behind the backup's own index")));
         }
         let value = match record.length {
@@ -148,7 +149,7 @@ impl Items {
             _ => self.values.read(&record).await?,
         };
         if !matches(&record, &value) {
-            let key = shown(&record.key);
+            let key = key_text(&record.key);
             return Err(damaged(format!("the value of key {key} does not have its hash")));
         }
         let hash = record.hash().unwrap_or_default();
@@ -249,7 +250,7 @@ impl Values {
     /// The value of a record, not compared with its hash.
     pub(crate) async fn read(&mut self, record: &Record) -> Result<Bytes> {
         let damaged = |what: &str| {
-            let what = format!("the value of key {} {what}", shown(&record.key));
+            let what = format!("the value of key {} {what}", key_text(&record.key));
             Error::Damaged { name: self.reader.name.clone(), what }
         };
         let lacks = damaged("is in no object that the manifest names");

@@ -1,7 +1,8 @@
 //! What is stored of each key, and the hash over all of it.
 
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result};
 use crate::manifest::Object;
+use crate::shown::key_text;
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message};
@@ -163,7 +164,7 @@ impl Summary {
     pub(crate) fn add(&mut self, record: &Record) -> Result<()> {
         let (key, last) = (&record.key, &self.last);
         if key.is_empty() || self.keys > 0 && key <= last || record.hash.len() != 16 {
-            let what = format!("key {} behind {}", shown(key), shown(last));
+            let what = format!("key {} behind {}", key_text(key), key_text(last));
             return Err(Error::Sent(what));
         }
         self.keys += 1;

@@ -9,9 +9,10 @@
 //! object is there with its length, and then the manifest is written, if it can be read.
 
 use crate::encryption::Encryption;
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result};
 use crate::manifest::{Head, MANIFEST_BYTES_MAX, Manifest, Object, VALUES_BYTES_MAX};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
+use crate::shown::key_text;
 use crate::sources::{Sources, is_there};
 use crate::target::{Target, first_records, head_path, manifest_path, path_of};
 use bytes::Bytes;
@@ -108,6 +109,9 @@ impl Saver {
             ..head
         };
         sources.check_head(&head)?;
+        if let Some(fault) = head.fault() {
+            return Err(Error::Sent(fault));
+        }
         head.store(target, name).await?;
         // From now on a prune sees it. One that was faster has taken a manifest by now, or the first
         // records of what had one until then.
@@ -167,7 +171,7 @@ impl Saver {
 
     async fn put(&mut self, item: &Item, value: &Bytes) -> Result<Record> {
         if value.len() as u64 > VALUES_BYTES_MAX {
-            let (key, bytes) = (shown(&item.key), value.len());
+            let (key, bytes) = (key_text(&item.key), value.len());
             return Err(Error::Sent(format!("the value of key {key} has {bytes} bytes")));
         }
         if self.values.len() + value.len() > self.sizes.values {
@@ -177,7 +181,7 @@ impl Saver {
         let number = self.number(path);
         let record = Record::of(item, number, self.values.len() as u64);
         if !matches(&record, value) {
-            let what = format!("the value of key {} does not have its hash", shown(&item.key));
+            let what = format!("the value of key {} does not have its hash", key_text(&item.key));
             return Err(Error::Sent(what));
         }
         self.values.extend_from_slice(value);
@@ -195,7 +199,7 @@ impl Saver {
         }
         let Some((object, offset)) = known else {
             let names: Vec<&str> = self.sources.all.iter().map(|s| s.name.as_str()).collect();
-            return Err(Error::History { base: names.join(", "), key: shown(&item.key) });
+            return Err(Error::History { base: names.join(", "), key: key_text(&item.key) });
         };
         let is_new = !self.numbers.contains_key(&object.path);
         let number = self.number(object.path.clone());

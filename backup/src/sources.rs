@@ -9,13 +9,14 @@
 
 use crate::cluster::{ClusterId, Whose};
 use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result};
 use crate::fetch::{Reader, unpack};
 use crate::keys::Identities;
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX};
 use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, Values, decode_piece};
 use crate::record::{Item, Piece, Record, matches};
+use crate::shown::key_text;
 use crate::target::{Found, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
@@ -113,7 +114,8 @@ impl Source {
         if let Some(values) = &mut self.unproven {
             let value = values.read(&record).await?;
             if !matches(&record, &value) {
-                let what = format!("the value of key {} does not have its hash", shown(&item.key));
+                let what =
+                    format!("the value of key {} does not have its hash", key_text(&item.key));
                 return Err(Error::Damaged { name: self.name.clone(), what });
             }
         }
@@ -246,7 +248,7 @@ impl Sources {
     pub(crate) fn check_item(&self, item: &Item) -> Result<()> {
         for Source { name, held, .. } in &self.all {
             if !held.may_know(item.term, item.index) {
-                return Err(Error::History { base: name.clone(), key: shown(&item.key) });
+                return Err(Error::History { base: name.clone(), key: key_text(&item.key) });
             }
             if item.length > 0 && item.value.is_some() && held.has(item) {
                 let (term, index) = held.through;

@@ -7,6 +7,7 @@
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
 use crate::folder::{self, Listed};
+use crate::shown::excerpt;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use object_store::local::LocalFileSystem;
@@ -196,7 +197,7 @@ impl Target {
 
     fn failed(&self, error: object_store::Error) -> Error {
         let said = self.in_bucket().map(|bucket| bucket.explain(&error));
-        let said = said.unwrap_or_else(|| error.to_string());
+        let said = excerpt(&said.unwrap_or_else(|| error.to_string()));
         Error::Store { target: self.text.to_string(), said }
     }
 

@@ -136,6 +136,10 @@ fn what_a_manifest_names_is_checked() {
         (|m| m.head.members = vec![1; 65], "names 65 members"),
         (|m| m.values.push(m.values[0].clone()), "the same number"),
         (|m| m.name = "b".into(), "is that of `b`"),
+        (|m| m.head.base = Some("../b".into()), "builds on `../b`, which is no backup's name"),
+        (|m| m.head.resumes = vec!["b/c".into()], "builds on `b/c`"),
+        (|m| m.head.cluster = "c".repeat(65), "the name of its cluster has 65 bytes"),
+        (|m| m.head.release = "r".repeat(65), "its release has 65 bytes"),
         (|m| m.format = 9, "has format 9"),
         (|m| m.format = 2, "does not say to whom"),
         (|m| m.head.recipients = vec!["age1\u{1b}[2J".into()], "does not say to whom"),
@@ -145,4 +149,37 @@ fn what_a_manifest_names_is_checked() {
         let refused = refused(change);
         assert!(refused.contains(what), "{refused}");
     }
+}
+
+/// The story: a manifest with a name of a hundred megabytes made a log line, an error and a table of as many.
+#[test]
+fn no_text_of_a_manifest_is_longer_in_an_error_than_a_person_reads() {
+    const MANY: usize = 1 << 20;
+    let long = || "x".repeat(MANY);
+    let changes: [fn(&mut Manifest, String); 8] = [
+        |m, long| m.name = long,
+        |m, long| m.head.cluster = long,
+        |m, long| m.head.release = long,
+        |m, long| m.head.base = Some(long),
+        |m, long| m.head.resumes = vec![long],
+        |m, long| m.head.recipients = vec![long],
+        |m, long| m.values[0].path = long,
+        |m, long| m.state = long,
+    ];
+    for change in changes {
+        let mut manifest = manifest();
+        change(&mut manifest, long());
+        let refused = Manifest::decode("a-1", &manifest.encode().unwrap()).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+        assert!(refused.to_string().len() < 1500, "{}", refused.to_string().len());
+    }
+    // A text where a number should be.
+    let text = String::from_utf8(manifest().encode().unwrap().to_vec()).unwrap();
+    let (_, json) = text.split_once('\n').unwrap();
+    let json = json.replace("\"keys\": 0", &format!("\"keys\": \"{}\"", long()));
+    assert!(json.len() > MANY);
+    let refused = Manifest::decode("a-1", format!("{}{json}", first_line(&json)).as_bytes());
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("expected u64") || refused.contains('…'), "{refused}");
+    assert!(refused.len() < 1500, "{}", refused.len());
 }
