@@ -3,8 +3,9 @@
 //! What holds here: credentials, region and endpoint come from the environment, under the names that
 //! each provider's own tools read, or from the machine's own role; none is in a file of ours. Every call
 //! ends: a request after [`Limits::request`], and none begins when the first has failed for
-//! [`Limits::retry`].
+//! [`Limits::retry`]. What a store says passes through [`Secrets`]: an endpoint may have a password in it.
 
+use crate::shown::Secrets;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::HttpError;
@@ -90,6 +91,7 @@ pub(crate) struct Bucket {
     provider: &'static Provider,
     name: String,
     limits: Limits,
+    secrets: Secrets,
     /// Makes a request that fails again.
     pub(crate) store: Arc<dyn ObjectStore>,
     /// Makes each request once, so that the caller knows whether an earlier one may have been carried out.
@@ -142,7 +144,16 @@ impl Bucket {
         let prefix = Path::parse(prefix).map_err(|error| error.to_string())?;
         let limits = limits.unwrap_or(Limits::USUAL);
         let own = |(name, _): &(String, String)| name.starts_with(provider.variables);
+        let variables: Vec<(String, String)> = variables.into_iter().collect();
+        // Others name proxies.
+        let urls = variables.iter().filter(|&variable| own(variable) || variable.1.contains("://"));
+        let secrets = Secrets::of(urls.map(|(_, value)| value.as_str()));
         let mut variables: Vec<(String, String)> = variables.into_iter().filter(own).collect();
+        // The store panics at one that is none.
+        let urls = variables.iter().filter(|(_, value)| value.contains("://"));
+        for (name, url) in urls {
+            reqwest::Url::parse(url).map_err(|error| format!("{name} is no URL: {error}"))?;
+        }
         let request = format!("{}ms", limits.request.as_millis());
         variables.push((format!("{}TIMEOUT", provider.variables), request));
         // One object is removed at a time, and a refusal of that has a status.
@@ -159,10 +170,10 @@ impl Bucket {
                 "gs" => store!(GoogleCloudStorageBuilder, url, prefix, variables, retry),
                 _ => store!(MicrosoftAzureBuilder, url, prefix, variables, retry),
             };
-            store.map_err(|error| said(&error))
+            store.map_err(|error| said(&error, &secrets))
         };
         let (store, once) = (store(RETRIES)?, store(0)?);
-        Ok(Bucket { provider, name: name.to_owned(), limits, store, once })
+        Ok(Bucket { provider, name: name.to_owned(), limits, secrets, store, once })
     }
 
     /// Ends a call that does not end by itself; one that lists takes longer.
@@ -213,7 +224,7 @@ impl Bucket {
             }
             _ => "the bucket does not do what is asked".into(),
         };
-        format!("{what} ({})", said(error))
+        format!("{what} ({})", said(error, &self.secrets))
     }
 }
 
@@ -301,9 +312,10 @@ fn innermost(error: &Error) -> String {
     inner.to_string()
 }
 
-/// What the store says, in one line.
-fn said(error: &Error) -> String {
-    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+/// What the store says, in one line and without secrets.
+fn said(error: &Error, secrets: &Secrets) -> String {
+    let one_line =
+        |text: &str| secrets.hidden_in(text).split_whitespace().collect::<Vec<_>>().join(" ");
     let text = error.to_string();
     if let Some(code) = between(&text, "Code") {
         let message = between(&text, "Message").unwrap_or_default();

@@ -7,7 +7,7 @@
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
 use crate::folder::{self, Listed};
-use crate::shown::excerpt;
+use crate::shown::{excerpt, redacted};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use object_store::local::LocalFileSystem;
@@ -21,14 +21,6 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-/// A target that is none, for an error: what stands before an `@` may be a secret.
-fn shown(text: &str) -> String {
-    let behind = |(scheme, rest): (&str, &str)| {
-        rest.rsplit_once('@').map(|(_, rest)| format!("{scheme}://…@{rest}"))
-    };
-    text.split_once("://").and_then(behind).unwrap_or_else(|| text.to_owned())
-}
 
 /// The longest name of a backup.
 const NAME_BYTES: usize = 64;
@@ -175,7 +167,7 @@ impl Target {
         variables: impl IntoIterator<Item = (String, String)>,
         limits: Option<Limits>,
     ) -> Result<Target> {
-        let refused = |reason: String| Error::Target { text: shown(text), reason };
+        let refused = |reason: String| Error::Target { text: redacted(text), reason };
         let bucket = Bucket::open(text, variables, limits).map_err(refused)?;
         let (store, once) = (bucket.store.clone(), bucket.once.clone());
         Ok(Target { text: text.into(), store, once, place: Place::Bucket(Arc::new(bucket)) })

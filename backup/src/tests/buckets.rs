@@ -210,6 +210,45 @@ fn a_bucket_that_cannot_be_used_is_named_with_the_way_out() {
     });
 }
 
+/// The story: an endpoint with a password in it stood in the log as often as the bucket did not answer.
+#[test]
+fn no_password_of_the_environment_is_in_an_error() {
+    run_in_bucket(async |place, _| {
+        let address = server(&place).address;
+        let endpoints = [
+            "http://op:hush-hush@127.0.0.1:1".to_owned(),
+            "http://hush-hush@127.0.0.1:1/".to_owned(),
+            "http://op:hush-hush@127.0.0.1:1/path?token=hush-hush".to_owned(),
+            format!("http://op:hush-hush@{address}"),
+            format!("https://op:hush-hush@{address}"),
+            // None of these is a URL, and each error says so in its own way.
+            "http://op:hush hush-hush@127.0.0.1:1".to_owned(),
+            "http://op:hush/hush-hush@127.0.0.1:1".to_owned(),
+            "op:hush-hush@127.0.0.1:1".to_owned(),
+            "https://127.0.0.1:port/?sig=hush-hush".to_owned(),
+        ];
+        for endpoint in endpoints {
+            let mut variables = at(address);
+            variables.retain(|(name, _)| name != "AWS_ENDPOINT_URL");
+            variables.push(("AWS_ENDPOINT_URL".into(), endpoint.clone()));
+            // Of another tool, which may be asked all the same.
+            variables.push(("SOME_PROXY".into(), "http://op:hush-hush@proxy".into()));
+            let said = match Target::bucket(TEXT, variables, Some(IMPATIENT)) {
+                Err(refused) => refused.to_string(),
+                Ok(target) => match target.find().await {
+                    Err(failed) => failed.to_string(),
+                    // The server does not look at the user that stands there.
+                    Ok(_) => continue,
+                },
+            };
+            assert!(!said.contains("hush"), "{endpoint}: {said}");
+            if endpoint.contains(":port") || endpoint.contains("op:hush/") {
+                assert!(said.contains("AWS_ENDPOINT_URL is no URL: invalid port"), "{said}");
+            }
+        }
+    });
+}
+
 /// The server of the other tests makes a bucket of a write. These are the answers that Amazon's documents.
 #[test]
 fn what_other_servers_answer_is_named_with_the_way_out() {
