@@ -44,9 +44,10 @@ impl OfCluster<'_> {
 /// may be the latest.
 pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime) -> Result<String> {
     let mut found = Vec::new();
-    for (_, manifest) in Manifest::list(target).await? {
-        match manifest {
-            Ok(manifest) => found.push(manifest),
+    let candidate = |Manifest { name, head, .. }| Candidate { name, head };
+    for (_, candidate) in Manifest::each(target, candidate).await? {
+        match candidate {
+            Ok(candidate) => found.push(candidate),
             // The newest one may be among those that cannot be read now.
             Err(failed @ Error::Store { .. }) => return Err(failed),
             Err(_) if of.is_some() => {}
@@ -120,8 +121,14 @@ pub async fn reaches_back(target: &Target, manifest: &Manifest) -> Result<u64> {
     Ok(began)
 }
 
+/// A backup that may be the latest.
+struct Candidate {
+    name: String,
+    head: Head,
+}
+
 fn choose(
-    mut found: Vec<Manifest>,
+    mut found: Vec<Candidate>,
     of: Option<OfCluster<'_>>,
     now: SystemTime,
 ) -> std::result::Result<String, String> {
@@ -142,7 +149,7 @@ fn choose(
     if keys.collect::<BTreeSet<_>>().len() > 1 {
         return Err("there are backups of several clusters: name one".into());
     }
-    let age = |found: &Manifest| (found.head.term, found.head.index, found.head.began);
+    let age = |found: &Candidate| (found.head.term, found.head.index, found.head.began);
     let now = now.duration_since(UNIX_EPOCH).map_or(u64::MAX, |now| now.as_secs());
     // A clock was ahead where it began later than now.
     let by_time = found.iter().filter(|found| found.head.began <= now);
@@ -194,7 +201,11 @@ mod tests {
     /// As a save, and then a restore, choose.
     fn chosen(found: &[Manifest]) -> [std::result::Result<String, String>; 2] {
         let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        [Some(SHOP), None].map(|of| choose(found.to_vec(), of, now))
+        let candidate = |found: &Manifest| {
+            let Manifest { name, head, .. } = found.clone();
+            Candidate { name, head }
+        };
+        [Some(SHOP), None].map(|of| choose(found.iter().map(candidate).collect(), of, now))
     }
 
     /// The story: a save took longer than the next one, and every later `--since latest` was refused.

@@ -35,7 +35,7 @@ pub use encryption::Encryption;
 pub use error::{Error, Result};
 pub use keys::{Identities, Recipients};
 pub use latest::{Ended, OfCluster, ended_last, latest, reaches_back};
-pub use manifest::{Head, Manifest, Object};
+pub use manifest::{Head, Manifest, Object, Overview};
 pub use prune::{Keep, Own, Pruned, prune, prune_own};
 pub use read::{Backup, Items};
 pub use record::Item;

@@ -95,6 +95,52 @@ pub struct Manifest {
     pub values: Vec<Object>,
 }
 
+/// What a manifest says beside the objects that it names: those may be millions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overview {
+    /// The backup's name.
+    pub name: String,
+    /// What it is of.
+    pub head: Head,
+    /// Keys of the state.
+    pub keys: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// When it was finished, in seconds since 1970.
+    pub ended: u64,
+    /// How many objects it needs.
+    pub objects: usize,
+    /// Their bytes at the target.
+    pub stored_bytes: u64,
+    /// The bytes of those that it wrote itself.
+    pub own_bytes: u64,
+}
+
+impl Overview {
+    /// Of this manifest.
+    pub fn of(manifest: &Manifest) -> Overview {
+        Overview {
+            name: manifest.name.clone(),
+            head: manifest.head.clone(),
+            keys: manifest.keys,
+            value_bytes: manifest.value_bytes,
+            ended: manifest.ended,
+            objects: manifest.objects().count(),
+            stored_bytes: manifest.stored_bytes(),
+            own_bytes: manifest.own_bytes(),
+        }
+    }
+
+    /// The finished backups at a target by name, each with what it says or what is wrong with it. One that a prune
+    /// removes meanwhile is none.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(target: &Target) -> Result<Vec<(String, Result<Overview>)>> {
+        Manifest::each(target, |manifest| Overview::of(&manifest)).await
+    }
+}
+
 /// An object of a backup, or of an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
@@ -273,20 +319,28 @@ impl Manifest {
         Manifest::decode(name, &bytes)
     }
 
-    /// The finished backups at a target by name, each with its manifest or what is wrong with it. One that a
-    /// prune removes meanwhile is none.
+    /// The finished backups at a target by name, each with what is kept of its manifest, or what is wrong with it.
+    /// One manifest is in memory at a time. One that a prune removes meanwhile is none.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn list(target: &Target) -> Result<Vec<(String, Result<Manifest>)>> {
+    pub(crate) async fn each<T>(
+        target: &Target,
+        keep: impl Fn(Manifest) -> T,
+    ) -> Result<Vec<(String, Result<T>)>> {
         let mut listed = Vec::new();
         for (name, _) in target.find().await?.into_iter().filter(|(_, found)| found.finished) {
             match Manifest::load(target, &name).await {
                 Err(Error::Missing { .. }) => {}
-                manifest => listed.push((name, manifest)),
+                manifest => listed.push((name, manifest.map(&keep))),
             }
         }
         Ok(listed)
+    }
+
+    #[cfg(test)]
+    pub(crate) async fn list(target: &Target) -> Result<Vec<(String, Result<Manifest>)>> {
+        Manifest::each(target, |manifest| manifest).await
     }
 
     pub(crate) fn check(&self, name: &str) -> Result<()> {

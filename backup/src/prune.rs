@@ -118,6 +118,31 @@ async fn prune_of(
     Ok(pruned)
 }
 
+/// What is kept of a manifest: its objects may be millions, and there may be many manifests.
+struct Kept {
+    name: String,
+    head: Head,
+    ended: u64,
+    /// The objects at the target that it needs, by their numbers.
+    needs: Vec<usize>,
+    /// The folders of all objects that it needs.
+    folders: BTreeSet<String>,
+}
+
+impl Kept {
+    fn of(manifest: Manifest, numbers: &BTreeMap<&str, usize>) -> Kept {
+        let paths = || manifest.objects().map(|object| object.path.as_str());
+        let folders: BTreeSet<&str> = paths().map(folder_of).collect();
+        Kept {
+            needs: paths().filter_map(|path| numbers.get(path).copied()).collect(),
+            folders: folders.into_iter().map(str::to_owned).collect(),
+            ended: manifest.ended,
+            name: manifest.name,
+            head: manifest.head,
+        }
+    }
+}
+
 /// What is to be removed.
 struct Plan {
     /// What was at the target when it was made.
@@ -156,18 +181,22 @@ impl Plan {
                 return Err(Error::Missing { target, name });
             }
         }
-        let mut stays: BTreeMap<String, Manifest> = BTreeMap::new();
+        let all = found.values().flat_map(|found| found.objects.keys());
+        let numbers: BTreeMap<&str, usize> =
+            all.enumerate().map(|(number, path)| (path.as_str(), number)).collect();
+        let mut stays: BTreeMap<String, Kept> = BTreeMap::new();
         let mut goes: Vec<String> = named.clone();
         for (name, _) in
             found.iter().filter(|(name, found)| found.finished && !named.contains(name))
         {
-            stays.insert(name.clone(), Manifest::load(target, name).await?);
+            let kept = Kept::of(Manifest::load(target, name).await?, &numbers);
+            stays.insert(name.clone(), kept);
         }
         let under_way = under_way(&found, &heads, now);
         let bases: BTreeSet<&String> =
             under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
         let (mut ahead, mut one_history) = (Vec::new(), Ok(()));
-        let all_heads = || heads.values().chain(stays.values().map(|manifest| &manifest.head));
+        let all_heads = || heads.values().chain(stays.values().map(|kept| &kept.head));
         let own_heads = match which {
             Which::All(_) => None,
             Which::Own(own) => Some(OwnHeads::among(own, all_heads())),
@@ -182,7 +211,7 @@ impl Plan {
                 old
             }
             _ => {
-                let of = stays.values().map(|manifest| ClusterId::of(&manifest.head));
+                let of = stays.values().map(|kept| ClusterId::of(&kept.head));
                 old(stays.iter(), &Clusters::of(of), keep, now)
             }
         };
@@ -195,9 +224,12 @@ impl Plan {
         if let Some(name) = named.iter().find(|name| bases.contains(name)) {
             return Err(Error::Needed(name.clone()));
         }
-        let needed: BTreeSet<&str> =
-            stays.values().flat_map(Manifest::objects).map(|object| object.path.as_str()).collect();
-        let folders: BTreeSet<&str> = needed.iter().map(|path| folder_of(path)).collect();
+        let needed: BTreeSet<usize> =
+            stays.values().flat_map(|kept| kept.needs.iter().copied()).collect();
+        let is_needed = |path: &String| {
+            numbers.get(path.as_str()).is_some_and(|number| needed.contains(number))
+        };
+        let folders: BTreeSet<&String> = stays.values().flat_map(|kept| &kept.folders).collect();
         let (mut objects, mut ended) = (Vec::new(), Vec::new());
         // What another cluster broke off, or what names none, is for a person to remove.
         let may_go = |name: &String| match &own_heads {
@@ -211,12 +243,11 @@ impl Plan {
             if stays.contains_key(name) || under_way.contains(name) || !may_go(name) {
                 continue;
             }
-            let is_needed = folders.contains(name.as_str());
-            ended.push((name.clone(), !is_needed));
+            let has_needed = folders.contains(name);
+            ended.push((name.clone(), !has_needed));
             let (head, removed) = (head_path(name), removed_path(name));
             for (path, bytes) in &found.objects {
-                let stays = needed.contains(path.as_str())
-                    || is_needed && (*path == head || *path == removed);
+                let stays = is_needed(path) || has_needed && (*path == head || *path == removed);
                 if !stays && *path != manifest_path(name) {
                     objects.push((path.clone(), *bytes));
                 }
@@ -360,13 +391,13 @@ fn under_way(
 
 /// The backups that are not kept by their number or age, the oldest of each cluster first.
 fn old<'a>(
-    stays: impl Iterator<Item = (&'a String, &'a Manifest)>,
+    stays: impl Iterator<Item = (&'a String, &'a Kept)>,
     known: &Clusters,
     keep: &Keep,
     now: SystemTime,
 ) -> Vec<String> {
     let mut clusters: BTreeMap<Key, Vec<Aged>> = BTreeMap::new();
-    for (name, Manifest { head, ended, .. }) in stays {
+    for (name, Kept { head, ended, .. }) in stays {
         let aged = ((head.term, head.index), *ended, name.clone());
         clusters.entry(known.key(&ClusterId::of(head))).or_default().push(aged);
     }

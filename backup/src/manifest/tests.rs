@@ -46,6 +46,16 @@ fn members_change_no_format_and_are_read_as_they_were_written() {
     assert_eq!(Manifest::decode("a-1", &named.encode().unwrap()).unwrap(), named);
 }
 
+#[test]
+fn an_overview_says_what_the_manifest_does_without_its_objects() {
+    let mut manifest = manifest();
+    let other = Object { number: 1, path: "b/values-000003".into(), ..manifest.values[0].clone() };
+    manifest.values.push(other);
+    let overview = Overview::of(&manifest);
+    assert_eq!((overview.objects, overview.stored_bytes, overview.own_bytes), (3, 30, 20));
+    assert_eq!((&overview.name, &overview.head), (&manifest.name, &manifest.head));
+}
+
 /// An older release says that it needs a newer one, and reads nothing of it.
 #[test]
 fn only_the_manifest_of_an_encrypted_backup_has_a_new_format() {

@@ -6,11 +6,11 @@
 //! clock that was wrong or on purpose, it pushes no other one out. Where two clusters of one name have saved,
 //! nothing is removed.
 
-use super::{Keep, Pruned, Which, prune_of};
+use super::{Keep, Kept, Pruned, Which, prune_of};
 use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::latest::SAME_TIME;
-use crate::manifest::{Head, Manifest};
+use crate::manifest::Head;
 use crate::target::Target;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -60,11 +60,11 @@ pub async fn prune_own(
     prune_of(target, keep, Which::Own(own), now, false).await
 }
 
-type Manifests<'a> = BTreeMap<&'a String, &'a Manifest>;
+type Backups<'a> = BTreeMap<&'a String, &'a Kept>;
 
 /// The backups of a cluster that count, and those that do not.
 pub(super) struct Counted<'a> {
-    pub(super) of_own: Manifests<'a>,
+    pub(super) of_own: Backups<'a>,
     /// Some of those whose time lies in the future.
     pub(super) ahead: Vec<String>,
 }
@@ -72,13 +72,13 @@ pub(super) struct Counted<'a> {
 impl<'a> Counted<'a> {
     pub(super) fn of(
         own: &OwnHeads,
-        stays: &'a BTreeMap<String, Manifest>,
+        stays: &'a BTreeMap<String, Kept>,
         now: SystemTime,
     ) -> Counted<'a> {
         let until = seconds(now).saturating_add(CLOCKS_APART.as_secs());
-        let of_own = stays.iter().filter(|(_, manifest)| own.has(&manifest.head));
-        let (ahead, of_own): (Manifests<'a>, Manifests<'a>) =
-            of_own.partition(|(_, manifest)| manifest.head.began.max(manifest.ended) > until);
+        let of_own = stays.iter().filter(|(_, kept)| own.has(&kept.head));
+        let (ahead, of_own): (Backups<'a>, Backups<'a>) =
+            of_own.partition(|(_, kept)| kept.head.began.max(kept.ended) > until);
         let ahead = ahead.into_keys().take(AHEAD_NAMED).cloned().collect();
         Counted { of_own, ahead }
     }
@@ -96,18 +96,17 @@ fn seconds(time: SystemTime) -> u64 {
 /// [`Error::Histories`].
 pub(super) fn of_one_history<'a>(
     target: &Target,
-    backups: impl Iterator<Item = &'a Manifest>,
+    backups: impl Iterator<Item = &'a Kept>,
     now: SystemTime,
 ) -> Result<()> {
     let now = seconds(now);
     // A clock was ahead where one began later than now.
     let mut backups: Vec<_> = backups.filter(|backup| backup.head.began <= now).collect();
     backups.sort_unstable_by_key(|backup| backup.head.began);
-    let mut highest: Option<&Manifest> = None;
+    let mut highest: Option<&Kept> = None;
     for backup in backups {
-        let is_lower = |high: &Manifest| {
-            backup.head.index < high.head.index || backup.head.term < high.head.term
-        };
+        let is_lower =
+            |high: &Kept| backup.head.index < high.head.index || backup.head.term < high.head.term;
         match highest {
             Some(high)
                 if is_lower(high)

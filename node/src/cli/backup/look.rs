@@ -3,19 +3,19 @@
 use super::{NamedArgs, TargetArgs, as_json, opened, time_text};
 use crate::cli::exit::Exit;
 use crate::cli::output::{Output, table_with_notes};
-use cairn_backup::{Manifest, Target};
+use cairn_backup::{Overview, Target};
 use cairn_client::proto::generation_text;
 use cairn_node::config::format_size;
 use serde_json::json;
 
 pub(super) async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Exit> {
     let target = Target::open(&args.target)?;
-    let found = Manifest::list(&target).await?;
-    let damaged = found.iter().any(|(_, manifest)| manifest.is_err());
+    let found = Overview::list(&target).await?;
+    let damaged = found.iter().any(|(_, overview)| overview.is_err());
     output.either(
         || {
-            let one = |(name, manifest): &(String, cairn_backup::Result<Manifest>)| match manifest {
-                Ok(manifest) => as_json(manifest),
+            let one = |(name, overview): &(String, cairn_backup::Result<Overview>)| match overview {
+                Ok(overview) => as_json(overview),
                 Err(error) => json!({ "name": name, "error": error.to_string() }),
             };
             found.iter().map(one).collect()
@@ -34,19 +34,21 @@ pub(super) async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Ex
             ];
             let mut notes = Vec::new();
             let mut rows = Vec::new();
-            for (name, manifest) in &found {
-                match manifest {
-                    Ok(manifest) => rows.push(vec![
-                        name.clone(),
-                        manifest.head.cluster.clone(),
-                        manifest.head.index.to_string(),
-                        time_text(manifest.ended),
-                        manifest.keys.to_string(),
-                        format_size(manifest.value_bytes),
-                        format_size(manifest.own_bytes()),
-                        if manifest.is_encrypted() { "yes" } else { "no" }.into(),
-                        manifest.head.base.clone().unwrap_or_else(|| "-".into()),
-                    ]),
+            for (name, overview) in &found {
+                match overview {
+                    Ok(Overview { head, ended, keys, value_bytes, own_bytes, .. }) => {
+                        rows.push(vec![
+                            name.clone(),
+                            head.cluster.clone(),
+                            head.index.to_string(),
+                            time_text(*ended),
+                            keys.to_string(),
+                            format_size(*value_bytes),
+                            format_size(*own_bytes),
+                            if head.recipients.is_empty() { "no" } else { "yes" }.into(),
+                            head.base.clone().unwrap_or_else(|| "-".into()),
+                        ])
+                    }
                     Err(error) => {
                         rows.push(vec![name.clone(), "damaged".into()]);
                         notes.push(error.to_string());
@@ -61,13 +63,13 @@ pub(super) async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Ex
 
 pub(super) async fn show(args: NamedArgs, output: &Output) -> anyhow::Result<Exit> {
     let backup = opened(&args).await?;
-    let manifest = backup.manifest();
-    output.either(|| as_json(manifest), || text(manifest))?;
+    let overview = Overview::of(backup.manifest());
+    output.either(|| as_json(&overview), || text(&overview))?;
     Ok(Exit::Done)
 }
 
-fn text(manifest: &Manifest) -> String {
-    let head = &manifest.head;
+fn text(overview: &Overview) -> String {
+    let head = &overview.head;
     let since = head.base.as_ref().map_or(String::new(), |base| {
         format!("\nIt builds on {base}, whose objects it needs; `cairn backup prune` keeps those.")
     });
@@ -79,18 +81,18 @@ fn text(manifest: &Manifest) -> String {
         "backup {} of cluster {} (generation {}) at index {}, term {}\n\
          {} keys with {} of values, in {} objects of {}; its own are {}\n\
          begun {}, ended {}, by release {}; {encrypted}{since}",
-        manifest.name,
+        overview.name,
         head.cluster,
         generation_text(head.generation),
         head.index,
         head.term,
-        manifest.keys,
-        format_size(manifest.value_bytes),
-        manifest.objects().count(),
-        format_size(manifest.stored_bytes()),
-        format_size(manifest.own_bytes()),
+        overview.keys,
+        format_size(overview.value_bytes),
+        overview.objects,
+        format_size(overview.stored_bytes),
+        format_size(overview.own_bytes),
         time_text(head.began),
-        time_text(manifest.ended),
+        time_text(overview.ended),
         head.release,
     )
 }

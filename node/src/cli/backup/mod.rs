@@ -11,7 +11,7 @@ use super::exit::{Exit, UsageError};
 use super::output::Output;
 use super::server_options::ServerOptions;
 use super::zeroing;
-use cairn_backup::{Backup, ClusterId, Identities, Keep, Manifest, OfCluster, Target, prune};
+use cairn_backup::{Backup, ClusterId, Identities, Keep, OfCluster, Overview, Target, prune};
 use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
@@ -170,10 +170,10 @@ async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
     Ok(Backup::open(&target, &name).await?)
 }
 
-fn as_json(manifest: &Manifest) -> Value {
-    let head = &manifest.head;
+fn as_json(overview: &Overview) -> Value {
+    let head = &overview.head;
     json!({
-        "name": manifest.name,
+        "name": overview.name,
         "cluster": head.cluster,
         "generation": generation_text(head.generation),
         "term": head.term,
@@ -182,12 +182,12 @@ fn as_json(manifest: &Manifest) -> Value {
         "encrypted_to": head.recipients,
         "since": head.base,
         "began": head.began,
-        "ended": manifest.ended,
-        "keys": manifest.keys,
-        "value_bytes": manifest.value_bytes,
-        "stored_bytes": manifest.stored_bytes(),
-        "own_bytes": manifest.own_bytes(),
-        "objects": manifest.objects().count(),
+        "ended": overview.ended,
+        "keys": overview.keys,
+        "value_bytes": overview.value_bytes,
+        "stored_bytes": overview.stored_bytes,
+        "own_bytes": overview.own_bytes,
+        "objects": overview.objects,
     })
 }
 

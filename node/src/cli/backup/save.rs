@@ -7,7 +7,7 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::Output;
 use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, senders, told};
 use anyhow::Context;
-use cairn_backup::{Encryption, Identities, Recipients, Target};
+use cairn_backup::{Encryption, Identities, Overview, Recipients, Target};
 use cairn_node::backups::{self, SaveError, Saved};
 use cairn_node::config::format_size;
 use clap::Args;
@@ -101,7 +101,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         .map(|(base, why)| format!("{base} {why}, so this one builds on none and has everything"));
     output.either(
         || {
-            let mut shown = as_json(&manifest);
+            let mut shown = as_json(&Overview::of(&manifest));
             if let Value::Object(shown) = &mut shown {
                 shown.insert("from".into(), endpoint.clone().into());
                 shown.insert("resumed".into(), resumed.clone().into());
