@@ -14,9 +14,11 @@
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
 //!   [`BackupConfig::every`].
 
+mod once;
 mod remove;
 mod verify;
 
+use self::once::Told;
 use self::verify::Verified;
 use super::save::{SaveError, Saved, members_of, save, senders};
 use crate::config::{BackupConfig, format_size};
@@ -81,16 +83,10 @@ pub(super) struct Schedule {
     leading: Option<u64>,
     /// There may be backups that need not stay.
     unpruned: bool,
-    /// What was logged last, of saving and of removing.
-    failed: Option<String>,
-    not_removed: Option<String>,
-    /// What is known of the backup that this member saved last, and what was logged of that.
+    /// What is known of the backup that this member saved last.
     verified: Verified,
-    not_verified: Option<String>,
-    /// The backups of the future that were logged last.
-    ahead: Vec<String>,
-    /// It was logged that another cluster of this name saves there.
-    told_namesake: bool,
+    /// What was logged.
+    told: Told,
     /// Before the next try.
     pause: Duration,
     /// How the last backup was encrypted, if it was.
@@ -111,12 +107,8 @@ impl Schedule {
             status,
             leading: None,
             unpruned: false,
-            failed: None,
-            not_removed: None,
             verified: Verified::Yes,
-            not_verified: None,
-            ahead: Vec::new(),
-            told_namesake: false,
+            told: Told::default(),
             pause: FIRST_PAUSE,
             encryption: None,
         }
@@ -160,9 +152,8 @@ impl Schedule {
 
     /// Another member knows from now on what is at the target.
     fn forget(&mut self) {
-        (self.unpruned, self.failed, self.pause) = (false, None, FIRST_PAUSE);
-        (self.not_removed, self.ahead, self.told_namesake) = (None, Vec::new(), false);
-        (self.verified, self.not_verified) = (Verified::Yes, None);
+        (self.unpruned, self.pause) = (false, FIRST_PAUSE);
+        (self.verified, self.told) = (Verified::Yes, Told::default());
         self.status.lock().last_ended = None;
     }
 
@@ -175,7 +166,7 @@ impl Schedule {
         match done {
             Ok(wait) => {
                 self.pause = FIRST_PAUSE;
-                if self.failed.take().is_some() {
+                if self.told.unsaved.end() {
                     info!(at = config.target, "backups are saved again");
                 }
                 wait
@@ -189,13 +180,12 @@ impl Schedule {
     fn failed(&mut self, error: &SaveError, config: &BackupConfig) -> Duration {
         self.status.lock().failures += 1;
         let why = error.to_string();
-        if self.failed.as_ref() != Some(&why) {
+        if self.told.unsaved.is_new(&why) {
             warn!(
                 node = %self.replica.node_id(),
                 at = config.target,
                 "no backup is saved: {why}. It is tried again; `cairn backup save` shows whether it works"
             );
-            self.failed = Some(why);
         }
         let (pause, next) = pauses(self.pause, config.every);
         self.pause = next;
@@ -217,7 +207,10 @@ impl Schedule {
         if self.unpruned && self.verified == Verified::Yes {
             // What stays too long keeps no backup from being saved.
             match self.remove_old(&target, config).await {
-                Ok(()) => (self.unpruned, self.not_removed) = (false, None),
+                Ok(()) => {
+                    self.unpruned = false;
+                    self.told.unremoved.end();
+                }
                 Err(error @ SaveError::BrokenOff) => return Err(error),
                 Err(error) => self.not_removed(&error, config),
             }
@@ -288,7 +281,7 @@ impl Schedule {
 
     /// Says once that another cluster of this name saves there.
     fn namesake(&mut self, backup: &str, target: &Target) {
-        if std::mem::replace(&mut self.told_namesake, true) {
+        if !self.told.namesake.is_new(target.text()) {
             return;
         }
         error!(

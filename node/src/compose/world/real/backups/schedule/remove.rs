@@ -46,35 +46,36 @@ impl Schedule {
                 "backups removed"
             );
         }
-        self.ahead(pruned.ahead, target);
+        self.ahead(&pruned.ahead, target);
         Ok(())
     }
 
     /// Names the backups whose time lies in the future, once until these are others.
-    fn ahead(&mut self, ahead: Vec<String>, target: &Target) {
-        if !ahead.is_empty() && self.ahead != ahead {
+    fn ahead(&mut self, ahead: &[String], target: &Target) {
+        let backups = ahead.join(", ");
+        if backups.is_empty() {
+            self.told.ahead.end();
+        } else if self.told.ahead.is_new(&backups) {
             error!(
                 node = %self.replica.node_id(),
                 at = target.text(),
-                backups = ahead.join(", "),
+                backups,
                 "the time of these backups lies in the future: they stay, and `backup.keep` does not count them. A clock is or was \
                  wrong, or somebody else writes at the target; `cairn backup prune --remove NAME --keep NUMBER` removes one"
             );
         }
-        self.ahead = ahead;
     }
 
     /// Logs that, once for each reason.
     pub(super) fn not_removed(&mut self, error: &SaveError, config: &BackupConfig) {
         self.status.lock().failures += 1;
         let why = error.to_string();
-        if self.not_removed.as_ref() != Some(&why) {
+        if self.told.unremoved.is_new(&why) {
             warn!(
                 node = %self.replica.node_id(),
                 at = config.target,
                 "old backups are not removed: {why}. It is tried again after the next one; `cairn backup prune --dry-run` shows what would go"
             );
-            self.not_removed = Some(why);
         }
     }
 }

@@ -34,7 +34,8 @@ impl Schedule {
     ) -> Result<(), SaveError> {
         let error = match self.read_again(target, name, config.verify).await {
             Ok(()) => {
-                (self.verified, self.not_verified) = (Verified::Yes, None);
+                self.verified = Verified::Yes;
+                self.told.unverified.end();
                 return Ok(());
             }
             Err(error @ SaveError::BrokenOff) => return Err(error),
@@ -44,7 +45,7 @@ impl Schedule {
         let is_damaged = matches!(error, SaveError::Backup(Error::Damaged { .. }));
         self.verified = if is_damaged { Verified::Damaged } else { Verified::Unknown };
         let (node, at, why) = (self.replica.node_id(), &config.target, error.to_string());
-        if self.not_verified.as_ref() == Some(&why) {
+        if !self.told.unverified.is_new(&why) {
             return Ok(());
         }
         if is_damaged {
@@ -61,7 +62,6 @@ impl Schedule {
                  `cairn backup verify` shows whether it works"
             );
         }
-        self.not_verified = Some(why);
         Ok(())
     }
 
