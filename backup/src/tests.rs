@@ -15,7 +15,7 @@ mod pruning;
 mod races;
 mod server;
 
-use self::server::Server;
+use self::server::{Reached, Server};
 use crate::save::Sizes;
 use crate::target::folder_of;
 use crate::{Backup, ClusterId, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};

@@ -1,6 +1,8 @@
 //! Backups of real clusters by the command line: saved under load, restored into a new cluster, broken
 //! off at any moment.
 
+mod bucket;
+
 use crate::support::{Cluster, Ran, SLOW_ELECTIONS, code, command, run};
 use cairn_client::{Client, Error, HeldValues, ListOptions, Role, Version};
 use rand::rngs::StdRng;
