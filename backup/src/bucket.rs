@@ -86,6 +86,20 @@ const ELSEWHERE: &str = "incorrectly configured region";
 const ROLES: [&str; 4] =
     ["/latest/api/token", "169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
+/// The variables that hold the URL of a server.
+const ENDPOINTS: [&str; 10] = [
+    "AWS_ENDPOINT",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_METADATA_ENDPOINT",
+    "AZURE_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_IDENTITY_ENDPOINT",
+    "AZURE_MSI_ENDPOINT",
+    "GOOGLE_BASE_URL",
+];
+
 /// A bucket, below a prefix.
 pub(crate) struct Bucket {
     provider: &'static Provider,
@@ -104,6 +118,18 @@ pub(crate) fn variables() -> impl Iterator<Item = (String, String)> {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
     std::env::vars_os().filter_map(text)
+}
+
+/// What is wrong with the URL of a server, without the URL: the store panics at one that it cannot read, once it is
+/// asked for something.
+fn is_no_url(url: &str) -> Option<String> {
+    match reqwest::Url::parse(url) {
+        Err(error) => Some(error.to_string()),
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+            Some("expected http:// or https://".into())
+        }
+        Ok(_) => url.parse::<http::Uri>().err().map(|error| error.to_string()),
+    }
 }
 
 macro_rules! store {
@@ -149,10 +175,11 @@ impl Bucket {
         let urls = variables.iter().filter(|&variable| own(variable) || variable.1.contains("://"));
         let secrets = Secrets::of(urls.map(|(_, value)| value.as_str()));
         let mut variables: Vec<(String, String)> = variables.into_iter().filter(own).collect();
-        // The store panics at one that is none.
-        let urls = variables.iter().filter(|(_, value)| value.contains("://"));
-        for (name, url) in urls {
-            reqwest::Url::parse(url).map_err(|error| format!("{name} is no URL: {error}"))?;
+        let endpoints = variables.iter().filter(|(name, _)| ENDPOINTS.contains(&name.as_str()));
+        for (name, url) in endpoints {
+            if let Some(why) = is_no_url(url) {
+                return Err(format!("{name} is no URL: {why}"));
+            }
         }
         let request = format!("{}ms", limits.request.as_millis());
         variables.push((format!("{}TIMEOUT", provider.variables), request));

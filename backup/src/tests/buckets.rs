@@ -215,19 +215,20 @@ fn a_bucket_that_cannot_be_used_is_named_with_the_way_out() {
 fn no_password_of_the_environment_is_in_an_error() {
     run_in_bucket(async |place, _| {
         let address = server(&place).address;
+        let no_url = "AWS_ENDPOINT_URL is no URL: ";
         let endpoints = [
-            "http://op:hush-hush@127.0.0.1:1".to_owned(),
-            "http://hush-hush@127.0.0.1:1/".to_owned(),
-            "http://op:hush-hush@127.0.0.1:1/path?token=hush-hush".to_owned(),
-            format!("http://op:hush-hush@{address}"),
-            format!("https://op:hush-hush@{address}"),
-            // None of these is a URL, and each error says so in its own way.
-            "http://op:hush hush-hush@127.0.0.1:1".to_owned(),
-            "http://op:hush/hush-hush@127.0.0.1:1".to_owned(),
-            "op:hush-hush@127.0.0.1:1".to_owned(),
-            "https://127.0.0.1:port/?sig=hush-hush".to_owned(),
+            ("http://op:hush-hush@127.0.0.1:1".to_owned(), ""),
+            ("http://hush-hush@127.0.0.1:1/".to_owned(), ""),
+            ("http://op:hush-hush@127.0.0.1:1/path?token=hush-hush".to_owned(), ""),
+            (format!("http://op:hush-hush@{address}"), ""),
+            (format!("https://op:hush-hush@{address}"), ""),
+            // The store panicked at these.
+            ("http://op:hush hush-hush@127.0.0.1:1".to_owned(), no_url),
+            ("http://op:hush/hush-hush@127.0.0.1:1".to_owned(), no_url),
+            ("op:hush-hush@127.0.0.1:1".to_owned(), no_url),
+            ("https://127.0.0.1:port/?sig=hush-hush".to_owned(), no_url),
         ];
-        for endpoint in endpoints {
+        for (endpoint, what) in endpoints {
             let mut variables = at(address);
             variables.retain(|(name, _)| name != "AWS_ENDPOINT_URL");
             variables.push(("AWS_ENDPOINT_URL".into(), endpoint.clone()));
@@ -241,10 +242,7 @@ fn no_password_of_the_environment_is_in_an_error() {
                     Ok(_) => continue,
                 },
             };
-            assert!(!said.contains("hush"), "{endpoint}: {said}");
-            if endpoint.contains(":port") || endpoint.contains("op:hush/") {
-                assert!(said.contains("AWS_ENDPOINT_URL is no URL: invalid port"), "{said}");
-            }
+            assert!(said.contains(what) && !said.contains("hush"), "{endpoint}: {said}");
         }
     });
 }
