@@ -143,6 +143,48 @@ impl Kept {
     }
 }
 
+/// What no backup that stays needs.
+#[derive(Default)]
+struct Rest {
+    /// Objects with their bytes.
+    objects: Vec<(String, u64)>,
+    /// Folders in which no save writes any more, and whether nothing of them stays.
+    ended: Vec<(String, bool)>,
+}
+
+impl Rest {
+    /// Of these folders, those that may go.
+    fn of(
+        found: &BTreeMap<String, Found>,
+        numbers: &BTreeMap<&str, usize>,
+        stays: &BTreeMap<String, Kept>,
+        may_go: impl Fn(&String) -> bool,
+    ) -> Rest {
+        let needed: BTreeSet<usize> =
+            stays.values().flat_map(|kept| kept.needs.iter().copied()).collect();
+        let is_needed = |path: &String| {
+            numbers.get(path.as_str()).is_some_and(|number| needed.contains(number))
+        };
+        let folders: BTreeSet<&String> = stays.values().flat_map(|kept| &kept.folders).collect();
+        let mut rest = Rest::default();
+        for (name, found) in found {
+            if stays.contains_key(name) || !may_go(name) {
+                continue;
+            }
+            let has_needed = folders.contains(name);
+            rest.ended.push((name.clone(), !has_needed));
+            let (head, removed) = (head_path(name), removed_path(name));
+            for (path, bytes) in &found.objects {
+                let stays = is_needed(path) || has_needed && (*path == head || *path == removed);
+                if !stays && *path != manifest_path(name) {
+                    rest.objects.push((path.clone(), *bytes));
+                }
+            }
+        }
+        rest
+    }
+}
+
 /// What is to be removed.
 struct Plan {
     /// What was at the target when it was made.
@@ -224,35 +266,16 @@ impl Plan {
         if let Some(name) = named.iter().find(|name| bases.contains(name)) {
             return Err(Error::Needed(name.clone()));
         }
-        let needed: BTreeSet<usize> =
-            stays.values().flat_map(|kept| kept.needs.iter().copied()).collect();
-        let is_needed = |path: &String| {
-            numbers.get(path.as_str()).is_some_and(|number| needed.contains(number))
-        };
-        let folders: BTreeSet<&String> = stays.values().flat_map(|kept| &kept.folders).collect();
-        let (mut objects, mut ended) = (Vec::new(), Vec::new());
         // What another cluster broke off, or what names none, is for a person to remove.
-        let may_go = |name: &String| match &own_heads {
+        let is_own = |name: &String| match &own_heads {
             None => true,
             Some(own) => {
                 let is_own = heads.get(name).is_some_and(|head| own.has(head));
                 is_own || goes.contains(name) || gone.contains(name)
             }
         };
-        for (name, found) in &found {
-            if stays.contains_key(name) || under_way.contains(name) || !may_go(name) {
-                continue;
-            }
-            let has_needed = folders.contains(name);
-            ended.push((name.clone(), !has_needed));
-            let (head, removed) = (head_path(name), removed_path(name));
-            for (path, bytes) in &found.objects {
-                let stays = is_needed(path) || has_needed && (*path == head || *path == removed);
-                if !stays && *path != manifest_path(name) {
-                    objects.push((path.clone(), *bytes));
-                }
-            }
-        }
+        let may_go = |name: &String| !under_way.contains(name) && is_own(name);
+        let Rest { mut objects, mut ended } = Rest::of(&found, &numbers, &stays, may_go);
         // What it builds on was removed by a prune that did not see it begin: nobody knows what it needs.
         let lacks_base = |name: &&String| {
             let base = heads.get(*name).and_then(|head| head.base.as_ref());
