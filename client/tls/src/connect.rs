@@ -1,7 +1,7 @@
 //! The side that connects.
 
 use crate::accept::HANDSHAKE_TIMEOUT;
-use crate::files::Tls;
+use crate::files::{H2, HTTP1, Tls};
 use crate::names::Names;
 use crate::refusal::{Cause, Refusal};
 use crate::stream::{Socket, Stream};
@@ -39,13 +39,23 @@ impl Tls {
         host: &str,
         expected: Expected,
     ) -> Result<Stream, Refusal> {
+        self.connect_for(socket, (host, H2), expected).await
+    }
+
+    /// The same for a connection on which this protocol is spoken.
+    async fn connect_for(
+        &self,
+        socket: TcpStream,
+        (host, protocol): (&str, &[u8]),
+        expected: Expected,
+    ) -> Result<Stream, Refusal> {
         self.reload_if_due().await;
         let slot = match expected {
             Expected::Slot(slot) => Some(slot),
             Expected::AnyMember => None,
         };
         let own = self.name();
-        let config = self.pair().client_config(own, slot);
+        let config = self.pair().client_config(own, slot, protocol);
         let config = config.map_err(|error| Refusal::new(Cause::Other, error.to_string()))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let host = ServerName::try_from(host)
@@ -68,19 +78,29 @@ impl Tls {
 /// The system's, and the refusal.
 pub async fn connect(tls: Option<&Tls>, expected: Expected, address: &str) -> io::Result<Stream> {
     let socket = Names::of_process().connect(address).await?;
-    secured(socket, tls, expected, address).await
+    secured(socket, tls, expected, (address, H2)).await
+}
+
+/// Connects to the HTTP port of a member at `address`, where HTTP/1.1 alone is spoken; authenticated if there
+/// are certificates. May be cancelled.
+///
+/// # Errors
+/// The system's, and the refusal.
+pub async fn connect_http(tls: Option<&Tls>, address: &str) -> io::Result<Stream> {
+    let socket = Names::of_process().connect(address).await?;
+    secured(socket, tls, Expected::AnyMember, (address, HTTP1)).await
 }
 
 async fn secured(
     socket: TcpStream,
     tls: Option<&Tls>,
     expected: Expected,
-    address: &str,
+    (address, protocol): (&str, &[u8]),
 ) -> io::Result<Stream> {
     socket.set_nodelay(true)?;
     let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let connected = tls.connect(socket, host, expected).await;
+    let connected = tls.connect_for(socket, (host, protocol), expected).await;
     connected.map_err(|refusal| io::Error::new(io::ErrorKind::ConnectionAborted, refusal))
 }
 
@@ -113,7 +133,7 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let address = uri.authority().map(ToString::to_string).unwrap_or_default();
             let socket = Names::of_process().connect(&address).await?;
-            secured(socket, tls.as_ref(), expected, &address).await.map(TokioIo::new)
+            secured(socket, tls.as_ref(), expected, (address.as_str(), H2)).await.map(TokioIo::new)
         })
     }
 }

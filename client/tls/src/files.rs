@@ -36,8 +36,9 @@ const ENDS_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Between two log lines about that.
 const ENDS_SOON_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-const H2: &[u8] = b"h2";
-const HTTP1: &[u8] = b"http/1.1";
+/// What is spoken on a connection, as both sides name it in the handshake. A server refuses another one.
+pub(crate) const H2: &[u8] = b"h2";
+pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
 /// Where the certificates of a process are, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -419,13 +420,14 @@ impl Pair {
         &self,
         own: &CertificateName,
         slot: Option<u16>,
+        protocol: &[u8],
     ) -> Result<Arc<ClientConfig>, rustls::Error> {
         let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(self.answering(own, slot)))
             .with_client_cert_resolver(self.certified.clone());
-        config.alpn_protocols = vec![H2.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }

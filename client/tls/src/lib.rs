@@ -36,7 +36,7 @@ mod stream;
 mod verify;
 
 pub use accept::{HANDSHAKE_TIMEOUT, Port};
-pub use connect::{Connector, Expected, connect};
+pub use connect::{Connector, Expected, connect, connect_http};
 pub use expiry::Left;
 pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
 pub use name::{CertificateName, Holder, NameError};

@@ -4,7 +4,9 @@
 
 use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
+use super::http::HttpReader;
 use cairn_client::{Client, Error, Options, ReadFrom};
+use cairn_tls::{Files, Tls};
 use clap::Args;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -102,6 +104,19 @@ impl ConnectOptions {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         self.cluster.client(self.timeout)
     }
+
+    /// A reader of HTTP ports, for answers that take at most this long each, with the certificates and the
+    /// token of the client port; without certificates, with these.
+    pub(crate) fn http_within(
+        &self,
+        limit: Duration,
+        otherwise: Option<Files>,
+    ) -> Result<HttpReader, UsageError> {
+        let files = self.cluster.tls_files().or(otherwise);
+        let load = |files| Tls::load(files).map_err(|error| UsageError(error.to_string()));
+        let tls = files.map(load).transpose()?;
+        HttpReader::new(tls, self.cluster.token()?.as_deref(), self.timeout.min(limit))
+    }
 }
 
 impl ClusterOptions {
@@ -137,14 +152,20 @@ impl ClusterOptions {
     /// Options for a client whose requests take at most this long each.
     fn options(&self, timeout: Duration) -> Result<Options, UsageError> {
         let options = Options::new(self.endpoints()?).deadline(timeout);
-        let options = match (&self.tls_ca, &self.tls_certificate, &self.tls_key) {
-            (Some(ca), Some(certificate), Some(key)) => options.tls(ca, certificate, key),
-            _ => options,
+        let options = match self.tls_files() {
+            Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
+            None => options,
         };
         match self.token()? {
             Some(token) => options.token(token).map_err(|error| UsageError(error.to_string())),
             None => Ok(options),
         }
+    }
+
+    /// The certificates, if they are given.
+    fn tls_files(&self) -> Option<Files> {
+        let (ca, certificate) = (self.tls_ca.clone()?, self.tls_certificate.clone()?);
+        Some(Files { ca, certificate, key: self.tls_key.clone()? })
     }
 
     /// The client's token. A flag could be read by every user of the machine.

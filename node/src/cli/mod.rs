@@ -21,6 +21,7 @@ mod get;
 mod grow;
 mod health;
 mod help;
+mod http;
 mod import;
 mod inspect;
 mod json_lines;
@@ -41,6 +42,7 @@ mod server_options;
 mod service_manager;
 mod signals;
 mod status;
+mod top;
 mod unsafe_recovery;
 mod upgrade;
 mod usage;
@@ -107,6 +109,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Ask whether the cluster is well, or would go on without a member; exit code 4 if not
     Health(health::HealthArgs),
+    /// Watch the cluster on the terminal: whether it is well, its members, their load and space
+    Top(top::TopArgs),
     /// Read everything that the nodes hold and repair what is damaged; or show the progress
     Scrub(scrub::ScrubArgs),
     /// Show the members of the cluster, add, remove, replace, promote or move one
@@ -229,6 +233,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Import(args) => import::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Health(args) => health::run(args, output).await,
+        Command::Top(args) => top::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
         Command::Mode(args) => mode::run(args, output).await,

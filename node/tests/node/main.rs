@@ -44,6 +44,7 @@ mod status_page;
 mod streams;
 mod support;
 mod tls;
+mod top;
 mod unsafe_recovery;
 mod upgrade;
 mod wire;

@@ -1,7 +1,7 @@
 //! Who is admitted, and what both sides are told.
 
 use crate::support::{Ca, Process, client, member, tls};
-use cairn_tls::{Cause, CertificateName, Expected, Port, Refusal, Stream, Tls};
+use cairn_tls::{Cause, CertificateName, Expected, Port, Refusal, Stream, Tls, connect_http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -58,6 +58,33 @@ async fn both_sides_learn_a_name_and_exchange_bytes() {
             assert_eq!(connected, Ok(b"hello".to_vec()), "{port:?}");
         }
     }
+}
+
+/// The story: the connections of clients said that they speak HTTP/2. The HTTP port speaks HTTP/1.1 alone, and
+/// refused them.
+#[tokio::test]
+async fn a_connection_for_the_http_port_is_accepted_there_and_another_one_is_not() {
+    let ca = Ca::of("blue");
+    let (one, reader) = (tls(&ca, &member(1)), tls(&ca, &client("reader")));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let accept = async {
+        let (socket, _) = listener.accept().await.unwrap();
+        let (mut stream, name) = one.accept(socket, Port::Http).await.unwrap();
+        stream.write_all(b"hello").await.unwrap();
+        stream.shutdown().await.unwrap();
+        name
+    };
+    let connect = async {
+        let mut stream = connect_http(Some(&reader), &address).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let (name, answer) = tokio::join!(accept, connect);
+    assert_eq!((name, answer), (Some(reader.name().clone()), b"hello".to_vec()));
+    let (accepted, connected) = meet(&one, Port::Http, &reader, Expected::AnyMember).await;
+    assert!(accepted.is_err() && connected.is_err(), "{accepted:?} {connected:?}");
 }
 
 #[tokio::test]

@@ -104,7 +104,8 @@ fn as_json(report: &Report) -> Value {
     })
 }
 
-fn as_text(report: &Report) -> String {
+/// The report in words: that the cluster is well, or one line for each thing that is not.
+pub(super) fn as_text(report: &Report) -> String {
     if report.is_well() {
         let nodes = report.answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
         let leader = nodes.clone().filter(|node| node.role == Role::Leader);
