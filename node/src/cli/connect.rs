@@ -105,6 +105,11 @@ impl ConnectOptions {
         self.cluster.client(self.timeout)
     }
 
+    /// The token that names this client, if there is one.
+    pub(crate) fn token(&self) -> Result<Option<String>, UsageError> {
+        self.cluster.token()
+    }
+
     /// A reader of HTTP ports, for answers that take at most this long each, with the certificates and the
     /// token of the client port; without certificates, with these.
     pub(crate) fn http_within(

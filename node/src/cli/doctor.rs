@@ -44,6 +44,16 @@ pub(crate) async fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exi
     Ok(if report.verdict.mode.is_some() { Exit::Done } else { Exit::NothingJustified })
 }
 
+/// The report on the data directory of this configuration, for programs; no member is asked. Blocks.
+///
+/// # Errors
+/// The configuration cannot be used, or there is no place to examine.
+pub(super) fn report_of(config: PathBuf) -> anyhow::Result<Value> {
+    let args = DoctorArgs { dir: None, config: Some(config), voters: None, size: None };
+    let (directory, plan, _) = plan(args)?;
+    Ok(examine(&directory, plan)?.json())
+}
+
 /// The directory, what is planned for it, and its configuration.
 fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan, Option<NodeConfig>)> {
     let size = args.size.as_deref().map(parse_size).transpose();

@@ -43,7 +43,8 @@ fn position(id: Option<LogId>) -> String {
     id.map_or_else(|| "-".into(), |id| id.to_string())
 }
 
-fn as_json(found: &Inspection) -> Value {
+/// What was found, for programs.
+pub(super) fn as_json(found: &Inspection) -> Value {
     let copy = |copy: &Result<u64, String>| match copy {
         Ok(revision) => json!({ "revision": revision }),
         Err(why) => json!({ "error": why }),

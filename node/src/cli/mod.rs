@@ -11,6 +11,7 @@ mod completions;
 mod config;
 mod confirm;
 mod connect;
+mod debug;
 mod delete;
 mod dev;
 mod doctor;
@@ -136,6 +137,8 @@ enum Command {
     Certs(certs::CertsArgs),
     /// Show the server's configuration
     Config(config::ConfigArgs),
+    /// Collect what explains a fault of a cluster or a node
+    Debug(debug::DebugArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Write the manual into a folder: one page for each command
@@ -246,6 +249,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Access(args) => access::run(args, output),
         Command::Certs(args) => certs::run(&args, output),
         Command::Config(args) => config::run(args, output).await,
+        Command::Debug(args) => debug::run(args, output).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args, output),
     }

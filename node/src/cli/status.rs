@@ -58,7 +58,8 @@ pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exi
     Ok(exit)
 }
 
-fn as_json((endpoint, answer): &Answer) -> Value {
+/// A node and its answer, for programs.
+pub(super) fn as_json((endpoint, answer): &Answer) -> Value {
     let node = match answer {
         Ok(node) => node,
         Err(reason) => return json!({ "endpoint": endpoint, "error": reason.to_string() }),

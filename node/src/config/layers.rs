@@ -56,6 +56,14 @@ pub struct Setting {
     pub live: bool,
 }
 
+impl Setting {
+    /// Whether a secret may stand in place of its value, as when somebody mistook one key for another. A
+    /// default is none.
+    pub fn may_be_secret(&self) -> bool {
+        self.source != Source::Default && keys::hides_value(self.key)
+    }
+}
+
 /// A configuration that is being read.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {

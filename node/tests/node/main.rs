@@ -22,6 +22,7 @@ mod command_line;
 mod container;
 mod damage;
 mod dashboard;
+mod debug_bundle;
 mod doctor;
 mod failure_domains;
 mod first_minutes;

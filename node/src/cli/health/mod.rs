@@ -93,7 +93,8 @@ fn exit_of(report: &Report) -> (Exit, &'static str) {
     }
 }
 
-fn as_json(report: &Report) -> Value {
+/// The report, for programs.
+pub(super) fn as_json(report: &Report) -> Value {
     let (certificate, ca) = shortest(&report.answers);
     let seconds = |left: Option<Duration>| left.map(|left| left.as_secs());
     json!({
