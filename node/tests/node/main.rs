@@ -36,6 +36,7 @@ mod lost_identity;
 mod membership;
 mod metrics;
 mod new_disk;
+mod nvme;
 mod outage;
 mod packages;
 mod readers;

@@ -2,10 +2,9 @@
 //! The machines are network namespaces, so this needs root; without it the test is skipped and says
 //! so.
 
-use crate::support::{CAIRN, POLL, Ran, WAIT_LIMIT, finish};
+use crate::support::{Network, POLL, WAIT_LIMIT};
 use cairn_launch::Server;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
@@ -23,86 +22,6 @@ fn documented(after: &str) -> Vec<Vec<String>> {
         command.split_whitespace().map(str::to_string).collect()
     };
     block.lines().map(words).collect()
-}
-
-/// Machines in one network: a namespace each, with the address 10.0.0.SLOT, on a bridge in another.
-struct Network {
-    name: String,
-    machines: usize,
-}
-
-impl Network {
-    /// # Errors
-    /// What this machine does not allow.
-    fn of(machines: usize) -> Result<Network, String> {
-        let nsenter = Command::new("nsenter").arg("--version").output();
-        nsenter.map_err(|error| format!("nsenter: {error}"))?;
-        let network = Network { name: format!("cairn-{}", std::process::id()), machines };
-        let hub = network.hub();
-        ip(&["netns", "add", &hub])?;
-        ip(&["-n", &hub, "link", "add", "name", "hub0", "type", "bridge"])?;
-        ip(&["-n", &hub, "link", "set", "hub0", "up"])?;
-        for slot in 1..=machines {
-            let (own, port) = (network.machine(slot), format!("port{slot}"));
-            ip(&["netns", "add", &own])?;
-            ip(&[
-                "link", "add", "eth0", "netns", &own, "type", "veth", "peer", "name", &port,
-                "netns", &hub,
-            ])?;
-            ip(&["-n", &own, "addr", "add", &format!("10.0.0.{slot}/24"), "dev", "eth0"])?;
-            ip(&["-n", &own, "link", "set", "lo", "up"])?;
-            ip(&["-n", &own, "link", "set", "eth0", "up"])?;
-            ip(&["-n", &hub, "link", "set", &port, "master", "hub0", "up"])?;
-        }
-        Ok(network)
-    }
-
-    fn hub(&self) -> String {
-        format!("{}-hub", self.name)
-    }
-
-    fn machine(&self, slot: usize) -> String {
-        format!("{}-{slot}", self.name)
-    }
-
-    /// Plugs a machine's cable in, or out.
-    fn plug(&self, slot: usize, state: &str) {
-        ip(&["-n", &self.hub(), "link", "set", &format!("port{slot}"), state]).expect("our own");
-    }
-
-    /// `cairn` on a machine.
-    fn cairn(&self, slot: usize, folder: &Path, arguments: &[&str]) -> Command {
-        let network = format!("--net=/run/netns/{}", self.machine(slot));
-        let mut inside = cairn_launch::command("nsenter", [&network, CAIRN]);
-        inside.args(arguments).current_dir(folder).stdin(Stdio::null());
-        inside
-    }
-
-    fn run(&self, slot: usize, folder: &Path, arguments: &[&str]) -> Ran {
-        let mut command = self.cairn(slot, folder, arguments);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        finish(child.expect("nsenter runs"))
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let machines = (1..=self.machines).map(|slot| self.machine(slot));
-        for name in machines.chain([self.hub()]) {
-            // One that was not made cannot be removed.
-            let _ = ip(&["netns", "del", &name]);
-        }
-    }
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let ran = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
-    match ran.status.success() {
-        true => Ok(()),
-        false => {
-            Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr)))
-        }
-    }
 }
 
 /// The example's configuration for a machine, with its files in a folder.
@@ -129,7 +48,7 @@ fn three_machines_form_a_cluster_by_the_documents_in_three_commands_each() {
     assert!(commands.len() <= 3, "{commands:?}");
     let names: Vec<&str> = commands.iter().map(|words| words[1].as_str()).collect();
     assert_eq!(names.last(), Some(&"serve"), "{names:?}");
-    let network = match Network::of(3) {
+    let network = match Network::named(&format!("cairn-{}", std::process::id()), 3) {
         Ok(network) => network,
         Err(reason) => {
             eprintln!("SKIPPED: no network namespaces here: {reason}");

@@ -6,11 +6,13 @@ pub mod clients;
 mod cluster;
 pub mod load;
 pub mod machine;
+mod network;
 mod program;
 pub mod raw;
 pub mod stranger;
 
 pub use cluster::{Cluster, Hosts, value_of};
+pub use network::Network;
 pub use program::{CAIRN, Ran, code, command, finish, finish_within, hold, http_get, run, watch};
 
 use std::time::Duration;

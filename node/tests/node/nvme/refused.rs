@@ -1,0 +1,148 @@
+//! A drive that holds something is refused by name, and not one of its bytes changes.
+
+use super::drive::{self, Drive, done, system, text};
+use super::site::{SCRIPT, is_empty, temporary};
+use crate::support::{CAIRN, Ran};
+use std::path::Path;
+
+const BYTES: u64 = 72 << 20;
+
+/// The script on a drive, up to a member that could be started.
+fn prepare(folder: &Path, slot: &str, drives: &[&Drive]) -> Ran {
+    let [mount, fstab, config] = ["mount", "fstab", "etc/cairn.toml"].map(|name| folder.join(name));
+    let members = format!("{slot}=127.0.0.1:7400/127.0.0.1:7401");
+    let mut arguments = vec![
+        SCRIPT,
+        "--cluster",
+        "nvme",
+        "--slot",
+        slot,
+        "--members",
+        members.as_str(),
+        "--insecure",
+        "--mount",
+        text(&mount),
+        "--fstab",
+        text(&fstab),
+        "--config",
+        text(&config),
+        "--user",
+        "root",
+        "--cairn",
+        CAIRN,
+        "--size",
+        "16MiB",
+        "--set",
+        "mode=sync",
+        "--no-unit",
+    ];
+    for drive in drives {
+        arguments.extend(["--drive", drive.path()]);
+    }
+    system("bash", &arguments)
+}
+
+/// A table of partitions with one of type Linux.
+fn partitions(drive: &Drive) {
+    let mut entry = [0; 66];
+    entry[4] = 0x83;
+    entry[8..12].copy_from_slice(&2048u32.to_le_bytes());
+    entry[12..16].copy_from_slice(&4096u32.to_le_bytes());
+    entry[64..].copy_from_slice(&[0x55, 0xaa]);
+    drive.write(446, &entry);
+}
+
+fn ext4(drive: &Drive) {
+    done("mkfs.ext4", &["-q", "-F", drive.path()]);
+}
+
+/// The first bytes of XFS's superblock, which no other tool need be there for.
+fn xfs(drive: &Drive) {
+    drive.write(0, b"XFSB\0\0\x10\0");
+}
+
+fn swap(drive: &Drive) {
+    done("mkswap", &[drive.path()]);
+}
+
+/// The label of LVM in the second sector.
+fn lvm(drive: &Drive) {
+    drive.write(512, b"LABELONE\x01\0\0\0\0\0\0\0");
+}
+
+/// The superblock of an md array of version 1.2.
+fn md(drive: &Drive) {
+    drive.write(4096, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
+}
+
+fn a_byte_in_the_first_mib(drive: &Drive) {
+    drive.write((1 << 20) - 1, &[1]);
+}
+
+fn the_last_byte(drive: &Drive) {
+    drive.write(BYTES - 1, &[1]);
+}
+
+#[test]
+#[ignore = "needs root and loop devices: ./test nvme"]
+fn a_drive_that_holds_anything_is_refused_by_name_and_not_changed() {
+    let _only = drive::begin();
+    cairn_lossy::disk::isolate().expect("mounts of our own");
+    let folder = temporary();
+    let folder = folder.path();
+    let drive = Drive::blank(folder, "drive", BYTES);
+    let refused = |what: &str, slot: &str| {
+        let before = drive.contents();
+        let ran = prepare(folder, slot, &[&drive]);
+        assert_eq!(ran.code, 3, "{what}: {ran:?}");
+        let line = ran.stderr.lines().find(|line| line.contains(drive.path()));
+        assert!(line.is_some_and(|line| line.contains(what)), "{what}: {ran:?}");
+        assert!(drive.contents() == before, "{what}: the drive was changed");
+        assert!(is_empty(&folder.join("mount")), "{what}");
+    };
+    let kinds: [(fn(&Drive), &str); 8] = [
+        (partitions, "it holds dos already: `wipefs --all "),
+        (ext4, "it holds ext4 already: `wipefs --all "),
+        (xfs, "it "),
+        (swap, "it holds swap already: `wipefs --all "),
+        (lvm, "it "),
+        (md, "it "),
+        (a_byte_in_the_first_mib, "its first MiB is not zero: `blkdiscard "),
+        (the_last_byte, "its last MiB is not zero: `blkdiscard "),
+    ];
+    for (put, words) in kinds {
+        put(&drive);
+        refused(words, "1");
+        drive.erase(BYTES);
+    }
+
+    // Read-only, since a mount for writing changes it.
+    ext4(&drive);
+    let elsewhere = folder.join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a folder");
+    done("mount", &["-o", "ro,noload", drive.path(), text(&elsewhere)]);
+    refused(&format!("it is mounted at {}", elsewhere.display()), "1");
+    // With a blank one beside it, that one is used.
+    let blank = Drive::blank(folder, "blank", BYTES);
+    let before = drive.contents();
+    let ran = prepare(folder, "1", &[&drive, &blank]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains(&format!("not used: {}: it is mounted", drive.path())), "{ran:?}");
+    assert!(drive.contents() == before, "the drive beside it was changed");
+    for mount in [folder.join("mount"), elsewhere] {
+        done("umount", &[text(&mount)]);
+    }
+    drive.erase(BYTES);
+    drop(blank);
+
+    // A member's drive: of another slot, and of this one after its filesystem was lost.
+    for name in ["etc/cairn.toml", "fstab"] {
+        std::fs::remove_file(folder.join(name)).expect("the script wrote it");
+    }
+    let ran = prepare(folder, "1", &[&drive]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    done("umount", &[text(&folder.join("mount"))]);
+    refused("it is marked as the drive of slot 1 of cluster nvme", "2");
+    drive.write(0, &vec![0; 1 << 20]);
+    refused("it is not formatted again", "1");
+}
