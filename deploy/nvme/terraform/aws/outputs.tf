@@ -1,0 +1,9 @@
+output "endpoints" {
+  description = "For `cairn status --endpoints`."
+  value       = join(",", [for member in values(var.members) : "${member.private_ip}:7400"])
+}
+
+output "instances" {
+  description = "The instance of each slot."
+  value       = { for slot, instance in aws_instance.member : slot => instance.id }
+}
