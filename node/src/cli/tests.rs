@@ -60,6 +60,12 @@ fn typed(line: &str) -> Vec<Vec<String>> {
     line.split('|').filter_map(of_cairn).collect()
 }
 
+/// Why the parser does not accept these arguments.
+fn refusal(arguments: Vec<String>) -> Option<String> {
+    let given = std::iter::once("cairn".to_owned()).chain(arguments);
+    super::Cli::command().try_get_matches_from(given).err().map(|error| error.to_string())
+}
+
 /// A command that a reader copies is accepted by the parser, with all that is behind it.
 #[test]
 fn every_command_in_a_block_of_a_page_is_accepted() {
@@ -73,16 +79,72 @@ fn every_command_in_a_block_of_a_page_is_accepted() {
                 continue;
             }
             for arguments in typed(line).into_iter().filter(|_| in_block) {
-                let given = std::iter::once("cairn".to_owned()).chain(arguments);
-                match super::Cli::command().try_get_matches_from(given) {
-                    Ok(_) => accepted += 1,
-                    Err(error) => refused.push(format!("{}: {line}\n{error}", file.display())),
+                match refusal(arguments) {
+                    None => accepted += 1,
+                    Some(error) => refused.push(format!("{}: {line}\n{error}", file.display())),
                 }
             }
         }
     }
     assert_eq!(refused, Vec::<String>::new());
     assert!(accepted > 40, "only {accepted} commands were found");
+}
+
+/// What a template or a shell puts in becomes a number, which is a slot, a time, a name and a path as well.
+fn filled(word: &str) -> String {
+    let mut word = word.trim_matches(['"', ')']).to_owned();
+    while let Some((before, rest)) = word.split_once("{{") {
+        let after = rest.split_once("}}").map_or("", |(_, after)| after);
+        word = format!("{before}4{after}");
+    }
+    if word.contains('$') { "4".into() } else { word }
+}
+
+/// The arguments in a line of YAML such as `args: ["members", "add", "{{ $slot }}"]`, without the program.
+fn of_container(line: &str) -> Option<Vec<String>> {
+    let (key, list) = line.trim().trim_start_matches("- ").split_once(": [")?;
+    let words = list.strip_suffix(']')?.split(',').map(|word| filled(word.trim()));
+    let mut words: Vec<String> = words.filter(|word| word != "CMD").collect();
+    let is_program = words.first().is_some_and(|word| word.ends_with("cairn"));
+    if is_program {
+        words.remove(0);
+    }
+    let has_one = key == "args" || matches!(key, "command" | "test") && is_program;
+    has_one.then_some(words)
+}
+
+/// The arguments in a line of a script such as `"$program" format --config "$config" || code=$?`.
+fn of_script(line: &str, secure: &str) -> Option<Vec<String>> {
+    let line = line.trim_start();
+    let (_, behind) = line.split_once("\"$program\" ").filter(|_| !line.starts_with("need "))?;
+    let behind = behind.replace("\"${secure[@]}\"", secure);
+    let ends = |word: &&str| !(word.starts_with(['|', '>', '&']) || word.starts_with("2>"));
+    Some(behind.split_whitespace().take_while(ends).map(filled).collect())
+}
+
+/// What containers, charts and scripts run is accepted as well.
+#[test]
+fn every_command_of_the_deployment_files_is_accepted() {
+    let (mut refused, mut accepted) = (Vec::new(), 0);
+    for file in files(&["deploy"], &[".yaml", ".tpl", "NOTES.txt", "nvme/setup"]) {
+        let text = fs::read_to_string(&file).unwrap();
+        let secure = text.lines().find_map(|line| line.trim().strip_prefix("secure=(--"));
+        let secure = secure.map(|words| format!("--{}", words.trim_end_matches(')')));
+        for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+            let on_a_pod = || line.split_once(" -- cairn ").map(|(_, words)| words);
+            let on_a_pod = || Some(on_a_pod()?.split_whitespace().map(filled).collect());
+            let found = of_container(line)
+                .or_else(|| of_script(line, secure.as_deref().unwrap_or_default()))
+                .or_else(on_a_pod);
+            match found.map(refusal) {
+                Some(None) => accepted += 1,
+                Some(Some(error)) => refused.push(format!("{}: {line}\n{error}", file.display())),
+                None => {}
+            }
+        }
+    }
+    assert_eq!(refused, Vec::<String>::new());
+    assert!(accepted >= 14, "only {accepted} commands were found");
 }
 
 /// The words of each `cairn …` between backquotes. A string of Rust may go on in the next line.
@@ -135,7 +197,7 @@ fn every_command_that_is_named_exists() {
     let root = super::Cli::command();
     let pages = files(
         &["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "deploy"],
-        &[".md", ".yml", ".toml"],
+        &[".md", ".yml", ".yaml", ".toml", ".tf", ".tftpl", ".tpl", "NOTES.txt", "nvme/setup"],
     );
     let sources = files(
         &["node/src", "raft/src", "engine/src", "client/src", "client/proto", "backup/src"],

@@ -23,6 +23,7 @@ mod container;
 mod damage;
 mod dashboard;
 mod debug_bundle;
+mod deployments;
 mod doctor;
 mod failure_domains;
 mod first_minutes;
