@@ -50,11 +50,12 @@ resource "google_compute_firewall" "clients" {
 resource "google_service_account" "member" {
   for_each     = var.members
   project      = var.project
-  account_id   = substr("cairn-${each.key}-${var.cluster}", 0, 28)
+  account_id   = trimsuffix(substr("cairn-${each.key}-${var.cluster}", 0, 28), "-")
   display_name = "Cairn ${var.cluster}, slot ${each.key}"
 }
 
-# A member reads its own certificate and the package, and no other member's certificate.
+# A member reads its own certificate and the package, and no other member's certificate. A condition needs a bucket with
+# uniform access.
 resource "google_storage_bucket_iam_member" "member" {
   for_each = var.members
   bucket   = var.bucket
@@ -94,13 +95,6 @@ resource "google_compute_instance" "member" {
     subnetwork = var.subnetwork
     network_ip = google_compute_address.member[each.key].address
     nic_type   = "GVNIC"
-  }
-
-  # An instance with local SSDs cannot move while it runs without losing them in some cases: it is stopped instead, and
-  # comes back by itself with blank ones.
-  scheduling {
-    on_host_maintenance = "TERMINATE"
-    automatic_restart   = true
   }
 
   service_account {
