@@ -73,4 +73,16 @@ fn blank_drives_become_a_cluster_wherever_the_script_is_killed_and_a_new_drive_t
     site.kill(3);
     assert_eq!(site.until_done(2, &["get", "key"]), "value");
     site.until_done(2, &["put", "after", "value"]);
+
+    // All instances were stopped: nothing may pretend to be the old cluster.
+    for slot in 1..=3 {
+        site.kill(slot);
+        site.replace_drive(slot);
+        site.start(slot);
+    }
+    for slot in 1..=3 {
+        site.until_it_said(slot, usize::MAX);
+        let said = site.said(slot);
+        assert!(said.contains("joins the cluster of "), "slot {slot} would form one: {said}");
+    }
 }

@@ -177,22 +177,27 @@ impl Site {
     }
 
     fn check_running(&mut self, slot: usize) {
-        let logs = self.logs();
         let server = self.servers[slot - 1].as_mut().expect("it was started");
-        server.check_running().unwrap_or_else(|ended| panic!("{ended}\n{logs}"));
+        if let Err(ended) = server.check_running() {
+            panic!("{ended}\n{}", self.logs());
+        }
+    }
+
+    /// What the script has printed since it was started, and what became of it.
+    pub(super) fn said(&self, slot: usize) -> String {
+        self.log(slot).get(self.began[slot - 1]..).unwrap_or_default().to_owned()
     }
 
     /// Until the script has printed so many lines, or has become the server.
     pub(super) fn until_it_said(&mut self, slot: usize, lines: usize) {
         let began = Instant::now();
         loop {
-            let log = self.log(slot);
-            let said = log.get(self.began[slot - 1]..).unwrap_or_default();
+            let said = self.said(slot);
             if said.contains(STARTS) || said.lines().count() >= lines {
                 return;
             }
             self.check_running(slot);
-            assert!(began.elapsed() < WAIT_LIMIT, "{log}");
+            assert!(began.elapsed() < WAIT_LIMIT, "{said}");
             std::thread::sleep(POLL);
         }
     }
@@ -218,7 +223,8 @@ impl Site {
     fn until<T>(&mut self, what: &str, mut found: impl FnMut(&Site) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
-            if let Some(found) = found(&*self) {
+            let site: &Site = self;
+            if let Some(found) = found(site) {
                 return found;
             }
             for slot in 1..=self.servers.len() {
