@@ -250,7 +250,7 @@ async fn state_of(
 }
 
 /// The greatest key below all keys with this prefix; `None` if there is none.
-fn below(prefix: &[u8]) -> Option<Bytes> {
+pub(crate) fn below(prefix: &[u8]) -> Option<Bytes> {
     let (last, head) = prefix.split_last()?;
     let mut key = head.to_vec();
     if let Some(lower) = last.checked_sub(1) {

@@ -12,6 +12,7 @@ mod config;
 mod confirm;
 mod connect;
 mod debug;
+mod copy;
 mod delete;
 mod dev;
 mod doctor;
@@ -106,6 +107,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Put keys and values of a file: lines of JSON, or a snapshot of etcd
     Import(import::ImportArgs),
+    /// Copy keys from one cluster to another while both serve
+    Copy(copy::CopyArgs),
     /// Show the status that each node reports
     Status(status::StatusArgs),
     /// Ask whether the cluster is well, or would go on without a member; exit code 4 if not
@@ -169,7 +172,16 @@ fn secret_files(given: &ArgMatches) -> Vec<PathBuf> {
     let named =
         |id| given.try_get_many::<PathBuf>(id).ok().flatten().into_iter().flatten().cloned();
     let below = given.subcommand().map(|(_, below)| secret_files(below));
-    let own = ["token_file", "tls_key", "identity"].into_iter().flat_map(named);
+    let ids = [
+        "token_file",
+        "tls_key",
+        "identity",
+        "from_token_file",
+        "from_tls_key",
+        "to_token_file",
+        "to_tls_key",
+    ];
+    let own = ids.into_iter().flat_map(named);
     own.chain(below.unwrap_or_default()).collect()
 }
 
@@ -234,6 +246,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::List(args) => list::run(args, output).await,
         Command::Export(args) => export::run(args, output).await,
         Command::Import(args) => import::run(args, output).await,
+        Command::Copy(args) => copy::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Health(args) => health::run(args, output).await,
         Command::Top(args) => top::run(args, output).await,

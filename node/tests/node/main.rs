@@ -20,6 +20,7 @@ mod bench_disk;
 mod clean_stop;
 mod command_line;
 mod container;
+mod copy;
 mod damage;
 mod dashboard;
 mod debug_bundle;

@@ -1,0 +1,415 @@
+//! Writes what a pass copies to the target, in batches, and deletes what is gone.
+//!
+//! What holds here: every write has a condition, which the servers check: that the key does not exist, or
+//! that it has the version that was seen. So nothing that another client writes meanwhile is replaced unseen.
+//! In memory are [`BATCHES`] batches and [`IN_FLIGHT_BYTES`], one piece of the source, and [`READS`] values of
+//! the target.
+
+use super::pass::{Entry, Gone, Known, Step};
+use super::source::Reading;
+use crate::cli::bytes_text::escape;
+use bytes::Bytes;
+use cairn_client::{Client, Condition, Error, Limits, Version};
+use futures::future::try_join_all;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Batches that are sent at a time.
+const BATCHES: usize = 8;
+/// Bytes of keys and values in a batch, unless one value is larger.
+const BATCH_BYTES: u64 = 1 << 20;
+/// The most operations of a batch, if the target takes as many.
+const BATCH_OPERATIONS: usize = 128;
+/// Bytes of all batches that are sent at a time, unless one is larger.
+const IN_FLIGHT_BYTES: u64 = 32 << 20;
+/// Values of the target that are read at a time, to compare them.
+const READS: usize = 16;
+/// How often a batch is sent while other clients write the same keys.
+const ROUNDS: usize = 16;
+
+/// What happens to a key that exists with another value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// The copy ends.
+    Refuse,
+    /// It stays as it is.
+    Keep,
+    /// It gets the value of the source.
+    Replace,
+}
+
+/// What became of the keys of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// The source has so many.
+    pub(super) keys: u64,
+    /// They did not exist at the target.
+    pub(super) written: u64,
+    /// They got another value: they had one of an earlier pass, or one that was to be replaced.
+    pub(super) replaced: u64,
+    /// They were there with the same value.
+    pub(super) same: u64,
+    /// They exist with another value, and stay.
+    pub(super) kept: u64,
+    /// They are gone at the source, and were deleted.
+    pub(super) deleted: u64,
+    /// They are gone at the source, and stay: this copy did not write them, or not as the last one.
+    pub(super) left: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Counts) {
+        self.keys += other.keys;
+        self.written += other.written;
+        self.replaced += other.replaced;
+        self.same += other.same;
+        self.kept += other.kept;
+        self.deleted += other.deleted;
+        self.left += other.left;
+    }
+
+    /// Changes of the target.
+    pub(super) fn changes(&self) -> u64 {
+        self.written + self.replaced + self.deleted
+    }
+}
+
+/// A key that is put.
+#[derive(Clone, Debug)]
+struct Put {
+    key: Bytes,
+    value: Bytes,
+    source: Entry,
+    condition: Condition,
+}
+
+impl Put {
+    fn bytes(&self) -> u64 {
+        (self.key.len() + self.value.len()) as u64
+    }
+}
+
+/// The most that a batch has, unless one value is larger.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    operations: usize,
+    bytes: u64,
+}
+
+impl From<Limits> for Most {
+    fn from(limits: Limits) -> Most {
+        let operations = usize::try_from(limits.max_batch_operations).unwrap_or(usize::MAX);
+        Most {
+            operations: BATCH_OPERATIONS.min(operations).max(1),
+            bytes: BATCH_BYTES.min(limits.max_request_bytes.into()),
+        }
+    }
+}
+
+/// Puts that are sent together, and their bytes.
+#[derive(Debug, Default)]
+struct Batch {
+    puts: Vec<Put>,
+    bytes: u64,
+}
+
+impl Batch {
+    /// Whether another one belongs into it.
+    fn takes(&self, put: &Put, most: Most) -> bool {
+        self.puts.is_empty()
+            || (self.puts.len() < most.operations
+                && self.bytes.saturating_add(put.bytes()) <= most.bytes)
+    }
+
+    fn push(&mut self, put: Put) {
+        self.bytes = self.bytes.saturating_add(put.bytes());
+        self.puts.push(put);
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+struct Ended {
+    bytes: u64,
+    counts: Counts,
+    /// Keys that are at the target as at the source: with the version there, and whether this wrote it.
+    copied: Vec<(Bytes, Entry, Version, bool)>,
+    kept: Vec<Bytes>,
+}
+
+/// The target, and how it is written.
+#[derive(Clone)]
+pub(super) struct Target {
+    client: Client,
+    most: Most,
+    existing: Existing,
+    reads: Arc<Semaphore>,
+}
+
+/// Batches that are sent, and what is known of those that ended.
+struct Sending<'a> {
+    target: &'a Target,
+    known: &'a mut Known,
+    counts: &'a mut Counts,
+    running: JoinSet<anyhow::Result<Ended>>,
+    bytes: u64,
+}
+
+impl Target {
+    pub(super) fn new(client: Client, limits: Limits, existing: Existing) -> Target {
+        Target { client, most: limits.into(), existing, reads: Arc::new(Semaphore::new(READS)) }
+    }
+
+    /// Copies what `known` says of a state, and then deletes what is gone. After an error the counts say
+    /// what was done. `each` is told how many keys of the source were looked at.
+    pub(super) async fn pass(
+        &self,
+        reading: &mut Reading,
+        known: &mut Known,
+        counts: &mut Counts,
+        each: &dyn Fn(u64),
+    ) -> anyhow::Result<()> {
+        let (running, mut batch) = (JoinSet::new(), Batch::default());
+        let mut sending = Sending { target: self, known, counts, running, bytes: 0 };
+        while let Some(items) = reading.next().await? {
+            each(items.len() as u64);
+            for item in items {
+                sending.counts.keys += 1;
+                let source = (item.term, item.index);
+                let Step::Put(condition) = sending.known.step(&item.key, source) else { continue };
+                let (key, value) = (item.key.clone(), reading.value(item)?);
+                let put = Put { key, value, source, condition };
+                if !batch.takes(&put, self.most) {
+                    sending.send(std::mem::take(&mut batch)).await?;
+                }
+                batch.push(put);
+            }
+        }
+        sending.send(batch).await?;
+        while sending.ended().await? {}
+        let Gone { written, left } = sending.known.gone();
+        sending.counts.left += left;
+        self.delete(written, sending.counts).await
+    }
+
+    /// Deletes keys that have these versions.
+    async fn delete(
+        &self,
+        mut keys: Vec<(Vec<u8>, Version)>,
+        counts: &mut Counts,
+    ) -> anyhow::Result<()> {
+        while !keys.is_empty() {
+            let mut some = keys.split_off(keys.len().saturating_sub(self.most.operations));
+            while !some.is_empty() {
+                let mut batch = self.client.batch();
+                for (key, version) in &some {
+                    batch = batch.delete_if(key.clone(), Condition::Version(*version));
+                }
+                let failed = match batch.commit().await {
+                    Ok(_) => {
+                        counts.deleted += some.len() as u64;
+                        break;
+                    }
+                    Err(Error::ConditionFailed { failed, .. }) => failed,
+                    Err(error) => return Err(error.into()),
+                };
+                // What another client wrote stays. What another client deleted is gone.
+                counts.left += failed.iter().filter(|one| one.version.is_some()).count() as u64;
+                let mut position = 0..;
+                some.retain(|_| {
+                    let at = position.next();
+                    failed.iter().all(|one| Some(one.operation) != at)
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a batch, and looks at those keys whose condition does not hold.
+    async fn put(self, mut puts: Vec<Put>, bytes: u64) -> anyhow::Result<Ended> {
+        let mut ended = Ended { bytes, ..Ended::default() };
+        for _ in 0..ROUNDS {
+            let tried = self.try_put(&puts).await;
+            let failed = match tried {
+                Ok(version) => {
+                    for put in puts {
+                        match put.condition {
+                            Condition::Version(_) => ended.counts.replaced += 1,
+                            _ => ended.counts.written += 1,
+                        }
+                        ended.copied.push((put.key, put.source, version, true));
+                    }
+                    return Ok(ended);
+                }
+                Err(Error::ConditionFailed { failed, .. }) => failed,
+                Err(error) => return Err(error.into()),
+            };
+            let failed: BTreeMap<usize, Option<Version>> =
+                failed.into_iter().map(|one| (one.operation, one.version)).collect();
+            let (mut again, mut there) = (Vec::new(), Vec::new());
+            for (number, mut put) in puts.into_iter().enumerate() {
+                match failed.get(&number) {
+                    None => again.push(put),
+                    Some(None) => {
+                        put.condition = Condition::Absent;
+                        again.push(put);
+                    }
+                    Some(Some(_)) => there.push(put),
+                }
+            }
+            let mut asked = Vec::new();
+            for put in &there {
+                asked.push(self.found(put));
+            }
+            let found = try_join_all(asked).await?;
+            for (put, found) in there.into_iter().zip(found) {
+                again.extend(self.look(put, found, &mut ended)?);
+            }
+            if again.is_empty() {
+                return Ok(ended);
+            }
+            puts = again;
+        }
+        anyhow::bail!("other clients of --to write the same keys over and over")
+    }
+
+    async fn try_put(&self, puts: &[Put]) -> Result<Version, Error> {
+        let mut batch = self.client.batch();
+        for put in puts {
+            batch = batch.put_if(put.key.clone(), put.value.clone(), put.condition);
+        }
+        batch.commit().await.map(|done| done.version)
+    }
+
+    /// Whether the target has this value of a key, and with which version; `None` if it has none.
+    async fn found(&self, put: &Put) -> Result<Option<(bool, Version)>, Error> {
+        // It is never closed.
+        let _permit = self.reads.acquire().await.ok();
+        let there = self.client.get(put.key.clone()).await?;
+        Ok(there.map(|there| (there.value == put.value, there.version)))
+    }
+
+    /// Counts a key that exists, and returns it if it is to be put again.
+    fn look(
+        &self,
+        put: Put,
+        found: Option<(bool, Version)>,
+        ended: &mut Ended,
+    ) -> anyhow::Result<Option<Put>> {
+        Ok(match (found, self.existing) {
+            // It was deleted meanwhile.
+            (None, _) => Some(Put { condition: Condition::Absent, ..put }),
+            (Some((true, version)), _) => {
+                ended.counts.same += 1;
+                ended.copied.push((put.key, put.source, version, false));
+                None
+            }
+            (Some((false, version)), Existing::Replace) => {
+                Some(Put { condition: Condition::Version(version), ..put })
+            }
+            (Some(_), Existing::Keep) => {
+                ended.counts.kept += 1;
+                ended.kept.push(put.key);
+                None
+            }
+            (Some(_), Existing::Refuse) => anyhow::bail!(
+                "`{}` got another value at --to meanwhile, from another client; --keep leaves such keys as they are, --replace \
+                 replaces their values",
+                escape(&put.key)
+            ),
+        })
+    }
+}
+
+impl Sending<'_> {
+    /// Sends a batch once there is room for it.
+    async fn send(&mut self, batch: Batch) -> anyhow::Result<()> {
+        if batch.puts.is_empty() {
+            return Ok(());
+        }
+        let fits = |running: usize, bytes: u64| {
+            running == 0
+                || (running < BATCHES && bytes.saturating_add(batch.bytes) <= IN_FLIGHT_BYTES)
+        };
+        while !fits(self.running.len(), self.bytes) {
+            self.ended().await?;
+        }
+        self.bytes = self.bytes.saturating_add(batch.bytes);
+        self.running.spawn(self.target.clone().put(batch.puts, batch.bytes));
+        Ok(())
+    }
+
+    /// Waits for the end of a batch. Returns whether there was one.
+    async fn ended(&mut self) -> anyhow::Result<bool> {
+        let Some(ended) = self.running.join_next().await else { return Ok(false) };
+        let ended = ended??;
+        self.bytes = self.bytes.saturating_sub(ended.bytes);
+        self.counts.add(ended.counts);
+        for (key, source, version, written) in &ended.copied {
+            self.known.copied(key, *source, *version, *written)?;
+        }
+        for key in &ended.kept {
+            self.known.forget(key);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_client::Options;
+
+    fn target(existing: Existing) -> Target {
+        // Nothing listens there, and nothing asks it.
+        let client = Options::new(["127.0.0.1:1"]).build().expect("an endpoint");
+        let most = Most { operations: 3, bytes: 8 };
+        Target { client, most, existing, reads: Arc::new(Semaphore::new(1)) }
+    }
+
+    fn put(key: &str) -> Put {
+        let (key, value) = (key.to_owned().into(), "v".into());
+        Put { key, value, source: (1, 2), condition: Condition::Absent }
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_within_the_limits_and_a_large_value_is_alone() {
+        let (most, mut batch) = (target(Existing::Refuse).most, Batch::default());
+        let large = Put { value: vec![0; 100].into(), ..put("a") };
+        assert!(batch.takes(&large, most));
+        batch.push(large);
+        assert!(!batch.takes(&put("b"), most));
+        let mut batch = Batch::default();
+        for key in ["a", "b", "c"] {
+            assert!(batch.takes(&put(key), most), "{key}");
+            batch.push(put(key));
+        }
+        assert!(!batch.takes(&put("d"), most), "three operations");
+        assert_eq!(batch.bytes, 6);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_exists_is_counted_by_what_becomes_of_it() {
+        let (same, other) = (Some((true, Version(7))), Some((false, Version(8))));
+        for existing in [Existing::Refuse, Existing::Keep, Existing::Replace] {
+            let (target, mut ended) = (target(existing), Ended::default());
+            let again = target.look(put("a"), same, &mut ended).expect("it is the same");
+            assert!(again.is_none());
+            assert_eq!(ended.counts, Counts { same: 1, ..Counts::default() });
+            assert_eq!(ended.copied, [(Bytes::from("a"), (1, 2), Version(7), false)]);
+            let again = target.look(put("a"), None, &mut ended).expect("it is gone");
+            assert_eq!(again.expect("it is put").condition, Condition::Absent);
+        }
+        let mut ended = Ended::default();
+        let refused = target(Existing::Refuse).look(put("a\n"), other, &mut ended);
+        let error = refused.expect_err("another value").to_string();
+        assert!(error.contains("`a\\n` got another value"), "{error}");
+        let kept = target(Existing::Keep).look(put("a"), other, &mut ended).expect("it stays");
+        assert!(kept.is_none() && ended.counts.kept == 1 && ended.kept == ["a"]);
+        let replaced = target(Existing::Replace).look(put("a"), other, &mut ended);
+        let replaced = replaced.expect("it may").expect("it is put again");
+        assert_eq!(replaced.condition, Condition::Version(Version(8)));
+    }
+}

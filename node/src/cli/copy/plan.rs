@@ -1,0 +1,243 @@
+//! What a copy would meet, before anything is written: keys that the target does not take, and keys that it
+//! has with another value.
+//!
+//! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. One
+//! page of the target's keys, and [`READS`] of its values, are in memory.
+
+use super::source::{Reading, Source, Values};
+use crate::cli::bytes_text::escape;
+use crate::cli::exit::{StateError, UsageError};
+use crate::cli::output::Output;
+use cairn_backup::Item;
+use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, Pages, StateItem};
+use futures::future::try_join_all;
+
+/// Values of the target that are read at a time.
+const READS: usize = 16;
+/// So many keys are named; all are counted.
+const NAMED: usize = 10;
+/// The most of a key that is shown, in bytes.
+const KEY_SHOWN: usize = 64;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) keys: u64,
+    /// Bytes of all these keys.
+    pub(super) key_bytes: u64,
+    /// Bytes of their values.
+    pub(super) value_bytes: u64,
+    /// Keys that the target has with the same value, and with another one. 0 if nothing was compared.
+    pub(super) same: u64,
+    pub(super) other: u64,
+    /// Keys that the target does not take, each with the reason.
+    refused: u64,
+    named: Vec<String>,
+    other_named: Vec<String>,
+}
+
+/// Goes through the keys of the source. With `compare` it looks at the target's values too.
+pub(super) async fn plan(
+    source: &Source,
+    target: &Client,
+    compare: bool,
+    output: &Output,
+) -> anyhow::Result<Plan> {
+    let limits = target.limits().await?;
+    let mut reading: Reading = source.read(Values::None, output).await?;
+    let mut there = Cursor::new(target, &source.prefix);
+    let mut plan = Plan::default();
+    while let Some(items) = reading.next().await? {
+        let mut both = Vec::new();
+        for item in items {
+            plan.add(&item, limits);
+            if compare && there.has(&item.key).await? {
+                both.push(item);
+            }
+        }
+        for some in both.chunks(READS) {
+            let mut asked = Vec::new();
+            for item in some {
+                asked.push(is_same(target, item));
+            }
+            for (item, same) in some.iter().zip(try_join_all(asked).await?) {
+                plan.compared(item, same);
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// `None`: the target does not have the key any more.
+async fn is_same(target: &Client, of_source: &StateItem) -> Result<Option<bool>, Error> {
+    let there = target.get(of_source.key.clone()).await?;
+    Ok(there.map(|there| has_hash(of_source, there)))
+}
+
+/// Whether the target's value is the one of which the source has the hash.
+fn has_hash(of_source: &StateItem, there: KeyValue) -> bool {
+    let StateItem { term, index, length, hash, .. } = *of_source;
+    Item { key: there.key, term, index, length, hash, value: Some(there.value) }.is_intact()
+}
+
+impl Plan {
+    fn add(&mut self, item: &StateItem, limits: Limits) {
+        self.keys += 1;
+        self.key_bytes = self.key_bytes.saturating_add(item.key.len() as u64);
+        self.value_bytes = self.value_bytes.saturating_add(item.length.into());
+        if let Some(why) = refused(item, limits) {
+            self.refused += 1;
+            name(&mut self.named, || format!("`{}`: {why}", shown(&item.key)));
+        }
+    }
+
+    fn compared(&mut self, item: &StateItem, same: Option<bool>) {
+        match same {
+            None => {}
+            Some(true) => self.same += 1,
+            Some(false) => {
+                self.other += 1;
+                name(&mut self.other_named, || format!("`{}`", shown(&item.key)));
+            }
+        }
+    }
+
+    /// Nothing, if the target takes all of the keys.
+    ///
+    /// # Errors
+    /// A [`UsageError`] that names the first ones that it does not take.
+    pub(super) fn is_taken(&self) -> Result<(), UsageError> {
+        match self.refused {
+            0 => Ok(()),
+            refused => Err(UsageError(format!(
+                "--to does not take {refused} of {} keys, and nothing was written: {}{}; raise its limits.max_key_bytes, \
+                 limits.max_value_bytes or limits.max_request_bytes, or copy others with --prefix",
+                self.keys,
+                self.named.join(", "),
+                more(refused, &self.named)
+            ))),
+        }
+    }
+
+    /// Nothing, if no key has another value at the target.
+    ///
+    /// # Errors
+    /// A [`StateError`] that names the first ones that have.
+    pub(super) fn replaces_nothing(&self) -> Result<(), StateError> {
+        match self.other {
+            0 => Ok(()),
+            other => Err(StateError(format!(
+                "{other} of {} keys exist at --to with another value ({}{}), and nothing was written; --keep leaves them as they \
+                 are, --replace replaces their values",
+                self.keys,
+                self.other_named.join(", "),
+                more(other, &self.other_named)
+            ))),
+        }
+    }
+}
+
+fn name(named: &mut Vec<String>, text: impl FnOnce() -> String) {
+    if named.len() < NAMED {
+        named.push(text());
+    }
+}
+
+fn more(count: u64, named: &[String]) -> &'static str {
+    if count > named.len() as u64 { ", …" } else { "" }
+}
+
+fn shown(key: &[u8]) -> String {
+    escape(key.get(..KEY_SHOWN).unwrap_or(key))
+}
+
+/// Why the target does not take a key.
+fn refused(item: &StateItem, limits: Limits) -> Option<String> {
+    let (key, value) = (item.key.len() as u64, u64::from(item.length));
+    let over = |what: &str, actual: u64, limit: u32| {
+        let limit = u64::from(limit);
+        (actual > limit).then(|| format!("{what} has {actual} bytes, the limit is {limit}"))
+    };
+    over("the key", key, limits.max_key_bytes)
+        .or_else(|| over("its value", value, limits.max_value_bytes))
+        .or_else(|| over("the key with its value", key + value, limits.max_request_bytes))
+}
+
+/// The keys of the target, in order.
+struct Cursor {
+    pages: Pages,
+    /// The keys of a page that are not behind the one that was asked for last, the last one first.
+    ahead: Vec<KeyValue>,
+    ended: bool,
+}
+
+impl Cursor {
+    fn new(target: &Client, prefix: &[u8]) -> Cursor {
+        let pages = target.pages(ListOptions::prefix(prefix.to_vec()).keys_only());
+        Cursor { pages, ahead: Vec::new(), ended: false }
+    }
+
+    /// Whether there is such a key. Keys are asked for in order.
+    async fn has(&mut self, key: &[u8]) -> Result<bool, Error> {
+        loop {
+            if let Some(has) = next_is(&mut self.ahead, key) {
+                return Ok(has);
+            }
+            if self.ended {
+                return Ok(false);
+            }
+            match self.pages.next().await? {
+                Some(mut page) => {
+                    page.items.reverse();
+                    self.ahead = page.items;
+                }
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+/// Takes the keys before this one away, and says whether it is there; `None`: the page ends before it.
+fn next_is(ahead: &mut Vec<KeyValue>, key: &[u8]) -> Option<bool> {
+    while ahead.pop_if(|next| &next.key[..] < key).is_some() {}
+    ahead.last().map(|next| &next.key[..] == key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_client::Version;
+
+    fn item(key: &str) -> KeyValue {
+        KeyValue { key: key.to_owned().into(), value: "v".into(), version: Version(1) }
+    }
+
+    #[test]
+    fn keys_that_both_have_are_found_in_one_walk() {
+        let mut ahead = ["k", "g", "c", "a"].map(item).to_vec();
+        let mut has = |key: &str| next_is(&mut ahead, key.as_bytes());
+        assert_eq!(has("a"), Some(true));
+        assert_eq!(has("b"), Some(false));
+        assert_eq!(has("g"), Some(true));
+        assert_eq!(has("k"), Some(true));
+        assert_eq!(has("l"), None);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_counted_and_named_and_the_way_out_is_said() {
+        let mut plan = Plan { keys: 20, ..Plan::default() };
+        assert!(plan.is_taken().is_ok() && plan.replaces_nothing().is_ok());
+        for number in 0..12 {
+            plan.other += 1;
+            plan.refused += 1;
+            name(&mut plan.named, || format!("`{number}`: too long"));
+            name(&mut plan.other_named, || format!("`{number}`"));
+        }
+        let taken = plan.is_taken().expect_err("too long").to_string();
+        assert!(taken.contains("12 of 20 keys") && taken.contains("`9`: too long, …"), "{taken}");
+        assert!(taken.contains("limits.max_value_bytes"), "{taken}");
+        let replaced = plan.replaces_nothing().expect_err("another value").to_string();
+        assert!(replaced.contains("`9`, …") && replaced.contains("--replace"), "{replaced}");
+        assert!(!shown(&[b'k'; 2000]).contains(&"k".repeat(KEY_SHOWN + 1)));
+    }
+}
