@@ -19,6 +19,7 @@ mod doctor;
 mod exit;
 mod export;
 mod format;
+mod game_day;
 mod get;
 mod grow;
 mod health;
@@ -134,6 +135,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
+    /// Stop, kill and fill a cluster that nobody needs, and see that no acknowledged write is lost
+    GameDay(game_day::GameDayArgs),
     /// Make tokens for clients
     Access(access::AccessArgs),
     /// Make a cluster's CA, and certificates for its members and clients
@@ -259,6 +262,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Recover(args) => recover::run(args, output).await,
         Command::Backup(args) => backup::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
+        Command::GameDay(args) => game_day::run(args, output).await,
         Command::Access(args) => access::run(args, output),
         Command::Certs(args) => certs::run(&args, output),
         Command::Config(args) => config::run(args, output).await,

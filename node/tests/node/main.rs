@@ -29,6 +29,7 @@ mod doctor;
 mod failure_domains;
 mod first_minutes;
 mod floors;
+mod game_day;
 mod grow;
 mod health;
 mod import;

@@ -1,6 +1,11 @@
 //! The server processes of a development cluster.
+//!
+//! What holds here: a node that ends is reported once for each end. With `--restart` it is started again,
+//! with an empty directory if its own is gone, unless another process holds it down ([`hold`]). One that
+//! ends over and over is started more and more seldom.
 
-use super::layout::DevNode;
+use super::hold;
+use super::layout::{self, DevNode};
 use crate::cli::output::tell;
 use cairn_client::{Client, Options};
 use cairn_launch::{Server, serve};
@@ -14,6 +19,11 @@ const READY_INTERVAL: Duration = Duration::from_millis(50);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Soon enough for a reader of the report, and seldom enough for an idle cluster.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a node that ended stays down: at first, and if it ends over and over.
+const DOWN_FIRST: Duration = Duration::from_secs(1);
+const DOWN_LONGEST: Duration = Duration::from_secs(30);
+/// A node that ran for so long did start.
+const DID_START: Duration = Duration::from_secs(60);
 
 /// The processes.
 pub(super) struct Cluster {
@@ -25,18 +35,70 @@ pub(super) struct Cluster {
 struct Running {
     node: DevNode,
     server: Server,
+    since: Instant,
+    /// Since when it is down, and told so.
+    down: Option<Instant>,
+    /// How long it stays down.
+    pause: Duration,
+    /// Another process held it down.
+    held: bool,
+}
+
+impl Running {
+    fn start(node: DevNode) -> anyhow::Result<Running> {
+        let server = start(&node)?;
+        let (since, pause) = (Instant::now(), DOWN_FIRST);
+        Ok(Running { node, server, since, down: None, pause, held: false })
+    }
+
+    /// Starts the node again if it has ended and it is time for that.
+    async fn keep(&mut self) {
+        let Err(ended) = self.server.check_running() else { return };
+        let Some(down) = self.down else {
+            tell(&format!("{ended}\nIt is started again"));
+            self.pause = match self.since.elapsed() < DID_START {
+                true => self.pause.saturating_mul(2).min(DOWN_LONGEST),
+                false => DOWN_FIRST,
+            };
+            self.down = Some(Instant::now());
+            return;
+        };
+        if hold::is_held(&self.node.hold_file) {
+            self.held = true;
+            return;
+        }
+        if !self.held && down.elapsed() < self.pause {
+            return;
+        }
+        self.held = false;
+        match self.start_again().await {
+            Ok(()) => (self.down, self.since) = (None, Instant::now()),
+            Err(error) => {
+                tell(&format!("node {} cannot be started again: {error:#}", self.node.slot));
+                self.pause = self.pause.saturating_mul(2).min(DOWN_LONGEST);
+                self.down = Some(Instant::now());
+            }
+        }
+    }
+
+    async fn start_again(&mut self) -> anyhow::Result<()> {
+        if let Some(home) = self.node.config_file.parent() {
+            layout::prepare_node(home, self.node.slot).await?;
+        }
+        self.server = start(&self.node)?;
+        Ok(())
+    }
+}
+
+fn start(node: &DevNode) -> anyhow::Result<Server> {
+    let command = serve(std::env::current_exe()?, &node.config_file);
+    Ok(Server::start(&format!("node {}", node.slot), command, &node.log_file)?)
 }
 
 impl Cluster {
     /// Starts all nodes.
     pub(super) fn start(nodes: Vec<DevNode>) -> anyhow::Result<Cluster> {
-        let program = std::env::current_exe()?;
-        let start = |node: DevNode| {
-            let command = serve(&program, &node.config_file);
-            let server = Server::start(&format!("node {}", node.slot), command, &node.log_file)?;
-            Ok(Running { node, server })
-        };
-        let running = nodes.into_iter().map(start).collect::<anyhow::Result<_>>()?;
+        let running = nodes.into_iter().map(Running::start).collect::<anyhow::Result<_>>()?;
         Ok(Cluster { running, answered: false })
     }
 
@@ -92,7 +154,7 @@ impl Cluster {
         let total = self.running.len();
         let mut left = total;
         while left > 0 {
-            self.running.retain_mut(|Running { node, server }| {
+            self.running.retain_mut(|Running { node, server, .. }| {
                 let Err(ended) = server.check_running() else { return true };
                 left -= 1;
                 let (cairn, again) = (super::program(), node.config_file.display());
@@ -103,6 +165,16 @@ impl Cluster {
                 }
                 false
             });
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+    }
+
+    /// Starts each node that ends again. Does not return.
+    pub(super) async fn keep_running(&mut self) {
+        loop {
+            for running in &mut self.running {
+                running.keep().await;
+            }
             tokio::time::sleep(WATCH_INTERVAL).await;
         }
     }

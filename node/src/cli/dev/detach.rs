@@ -41,6 +41,9 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
     if let Some(port) = args.port {
         command.args(["--port", &port.to_string()]);
     }
+    if args.restart {
+        command.arg("--restart");
+    }
     for assignment in &args.set {
         command.args(["--set", assignment]);
     }

@@ -14,12 +14,12 @@ use cairn_node::config::{Layers, Source, format_size, parse_size};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-pub(super) const DEFAULT_DIR: &str = ".cairn/dev";
+pub(crate) const DEFAULT_DIR: &str = ".cairn/dev";
 /// Enough for trying and for a short bench, and quick to write in full.
 pub(super) const DEFAULT_SIZE: &str = "1GiB";
 /// Exists while the cluster is ready.
 pub(super) const READY: &str = "ready";
-const NODES: u16 = 3;
+pub(super) const NODES: u16 = 3;
 /// The first node's port, if it is free: then the endpoints are easy to remember.
 const FIRST_PORT: u16 = 7400;
 const PORTS_APART: u16 = 10;
@@ -31,6 +31,8 @@ pub(super) struct DevNode {
     pub config_file: PathBuf,
     pub log_file: PathBuf,
     pub client_address: String,
+    /// While it names a process that lives, the node is not started again.
+    pub hold_file: PathBuf,
 }
 
 /// What a first start has created. It is removed when this is dropped, unless it is kept: a start
@@ -100,7 +102,7 @@ pub(super) async fn prepare(
     Ok((nodes, ports, created))
 }
 
-fn configured(config_file: &Path) -> anyhow::Result<NodeConfig> {
+pub(super) fn configured(config_file: &Path) -> anyhow::Result<NodeConfig> {
     let mut layers = Layers::new();
     layers.add_file(config_file)?;
     Ok(NodeConfig::from_layers(&layers)?)
@@ -159,8 +161,12 @@ fn hold_configured(config_file: &Path) -> anyhow::Result<Vec<HeldPort>> {
     listens.into_iter().filter_map(given).map(hold).collect()
 }
 
-fn config_file(home: &Path, slot: u16) -> PathBuf {
+pub(super) fn config_file(home: &Path, slot: u16) -> PathBuf {
     home.join(format!("node-{slot}.toml"))
+}
+
+pub(super) fn hold_file(home: &Path, slot: u16) -> PathBuf {
+    home.join(format!("node-{slot}.hold"))
 }
 
 /// Where a data directory is formatted, so that an interrupted format never counts as a node's data.
@@ -168,7 +174,8 @@ fn unfinished(home: &Path, slot: u16) -> PathBuf {
     home.join(format!("node-{slot}.unfinished"))
 }
 
-async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
+/// A node with its directory, which is formatted if there is none.
+pub(super) async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
     let config_file = config_file(home, slot);
     let mut layers = Layers::new();
     layers.add_file(&config_file)?;
@@ -189,6 +196,7 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
         config_file,
         log_file: home.join(format!("node-{slot}.log")),
         client_address: config.client_address,
+        hold_file: hold_file(home, slot),
     })
 }
 

@@ -6,6 +6,7 @@
 //! .cairn/dev/node-N.toml  configuration of each node: remembers its ports
 //! .cairn/dev/node-N/      its data
 //! .cairn/dev/node-N.log   its log
+//! .cairn/dev/node-N.hold  with --restart: the process that holds the node down
 //! ```
 //!
 //! What holds here: the servers end when this process does, however it ends. A data directory gets
@@ -15,8 +16,10 @@
 mod cluster;
 mod demo;
 mod detach;
+mod hold;
 mod home;
 mod layout;
+mod members;
 
 use super::exit::Exit;
 use super::output::{Output, tell};
@@ -28,6 +31,8 @@ use clap::{Args, Subcommand};
 use cluster::Cluster;
 use demo::Demo;
 use home::Home;
+pub(crate) use layout::DEFAULT_DIR;
+pub(crate) use members::{DevMember, members};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use std::io;
@@ -75,6 +80,10 @@ pub(crate) struct DevArgs {
     /// Stop as soon as the cluster is ready, or after the demonstration
     #[arg(long)]
     exit: bool,
+
+    /// Start a node again that ended, with an empty data directory if its own is gone
+    #[arg(long, conflicts_with = "exit")]
+    restart: bool,
 
     /// Run in the background; the command that stops it is printed
     #[arg(long, conflicts_with_all = ["demo", "exit", "ephemeral"])]
@@ -180,6 +189,9 @@ async fn serve(
     }
     if !output.is_json() {
         output.line("\nCtrl-C stops the cluster.")?;
+    }
+    if args.restart {
+        cluster.keep_running().await;
     }
     cluster.watch().await;
     anyhow::bail!("every node ended; their logs are in {}", home.path.display())

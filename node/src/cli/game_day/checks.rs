@@ -1,0 +1,137 @@
+//! Whether a game day may begin: on a cluster that is well, and that nobody else uses.
+
+use super::hands::Place;
+use crate::cli::dev::DevMember;
+use crate::cli::exit::{StateError, UsageError};
+use cairn_client::NodeStatus;
+use cairn_node::health::{Answer, Finding, Kind, Report};
+use std::collections::BTreeMap;
+
+/// Entries that a cluster without clients may log between two looks, as for a member's address.
+const OWN_ENTRIES: u64 = 16;
+
+/// What a cluster that is well may have: it says so of any cluster of `cairn dev`.
+const TAKEN: [Kind; 2] = [Kind::VotersFailTogether, Kind::EvenVoters];
+
+/// What a fault may leave for a while: space comes back as the log is purged.
+const LEFT: [Kind; 3] = [Kind::DataNearlyFull, Kind::KeysNearlyFull, Kind::SlowSync];
+
+/// What is not well after a fault.
+pub(super) fn faults_after(report: &Report) -> Vec<String> {
+    faults(report, &LEFT)
+}
+
+fn faults(report: &Report, left: &[Kind]) -> Vec<String> {
+    let is_taken = |kind: Kind| TAKEN.contains(&kind) || left.contains(&kind);
+    let faults = report.faults().filter(|finding| !is_taken(finding.kind));
+    faults.map(Finding::line).collect()
+}
+
+/// Nothing, if the cluster is well.
+///
+/// # Errors
+/// A [`StateError`] with what is not well.
+pub(super) fn is_well(report: &Report) -> Result<(), StateError> {
+    let faults = faults(report, &[]);
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(StateError(format!(
+            "the cluster is not well, so no game day begins: {}",
+            faults.join("; ")
+        ))),
+    }
+}
+
+/// Nothing, if nobody wrote between two looks.
+///
+/// # Errors
+/// A [`StateError`] with what was written.
+pub(super) fn is_unused(before: &[Answer], after: &[Answer]) -> Result<(), StateError> {
+    let before: BTreeMap<&str, &NodeStatus> = statuses(before).collect();
+    let mut entries = 0;
+    let mut bytes = 0;
+    for (endpoint, now) in statuses(after) {
+        let Some(then) = before.get(endpoint) else { continue };
+        entries = now.committed_index.saturating_sub(then.committed_index).max(entries);
+        let written = |node: &NodeStatus| {
+            node.storage.as_ref().map_or(0, |storage| storage.user_bytes_written)
+        };
+        bytes = written(now).saturating_sub(written(then)).max(bytes);
+    }
+    if bytes == 0 && entries <= OWN_ENTRIES {
+        return Ok(());
+    }
+    Err(StateError(format!(
+        "other clients write to this cluster ({entries} entries and {bytes} bytes between two looks), and a game day is for one \
+         that nobody needs; stop them, or add --with-traffic"
+    )))
+}
+
+fn statuses(answers: &[Answer]) -> impl Iterator<Item = (&str, &NodeStatus)> {
+    answers.iter().filter_map(|(endpoint, answer)| Some((endpoint.as_str(), answer.as_ref().ok()?)))
+}
+
+/// Nothing, if these processes are the members of the cluster that answers.
+///
+/// # Errors
+/// A [`UsageError`] that names the first difference.
+pub(super) fn is_cluster_of(members: &[DevMember], places: &[Place]) -> Result<(), UsageError> {
+    let of_dev = |place: &Place| {
+        let same = |member: &DevMember| {
+            member.slot == place.slot && member.client_address == place.address
+        };
+        members.iter().any(same)
+    };
+    match places.iter().find(|place| !of_dev(place)) {
+        None => Ok(()),
+        Some(Place { slot, address }) => Err(UsageError(format!(
+            "slot {slot} at {address} is no member of the cluster in --dir; name its folder, or give commands that stop and start \
+             members, such as --stop-with and --start-with"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_client::{Error, Role, StorageStatus};
+
+    fn node(committed: u64, bytes: u64) -> Answer {
+        let mut node = NodeStatus::default();
+        (node.slot, node.role, node.leader) = (1, Role::Leader, Some("a:1".into()));
+        (node.committed_index, node.applied_index) = (committed, committed);
+        let mut storage = StorageStatus::default();
+        (storage.user_bytes_written, storage.keys) = (bytes, 1);
+        node.storage = Some(storage);
+        ("a:1".into(), Ok(node))
+    }
+
+    fn silent() -> Answer {
+        let (tried, last_error) = (vec!["b:1".into()], "nobody listens".into());
+        ("b:1".into(), Err(Error::Unavailable { tried, last_error }))
+    }
+
+    #[test]
+    fn a_cluster_with_a_member_that_is_silent_is_refused() {
+        let error = is_well(&Report::of(vec![node(5, 0), silent()])).expect_err("one is silent");
+        assert!(error.to_string().contains("b:1 does not answer"), "{error}");
+    }
+
+    #[test]
+    fn a_cluster_that_others_write_to_is_refused_and_its_own_entries_are_no_traffic() {
+        let before = [node(100, 7), silent()];
+        assert!(is_unused(&before, &[node(100 + OWN_ENTRIES, 7), silent()]).is_ok());
+        for busy in [node(100 + OWN_ENTRIES + 1, 7), node(101, 8)] {
+            let error = is_unused(&before, &[silent(), busy]).expect_err("it is used");
+            assert!(error.to_string().contains("--with-traffic"), "{error}");
+        }
+        assert!(is_unused(&[], &[node(100, 7)]).is_ok(), "nothing to compare");
+    }
+
+    #[test]
+    fn processes_of_another_cluster_are_refused() {
+        let place = Place { slot: 1, address: "a:1".into() };
+        let error = is_cluster_of(&[], &[place]).expect_err("no such member").to_string();
+        assert!(error.contains("slot 1 at a:1") && error.contains("--stop-with"), "{error}");
+    }
+}

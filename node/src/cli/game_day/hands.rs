@@ -1,0 +1,359 @@
+//! What reaches the members' processes: signals to those of `cairn dev` on this machine, or commands that
+//! the operator gives.
+//!
+//! What holds here: what was done to a member is remembered before it is done, until it is undone. A word of
+//! a command that the cluster says, such as a host, has no character that a shell could take for anything
+//! else.
+
+use crate::cli::dev::DevMember;
+use crate::cli::exit::UsageError;
+use anyhow::Context;
+use clap::Args;
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a process may take to end.
+const END_LIMIT: Duration = Duration::from_secs(120);
+/// How long one command may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+/// The most of a command's output that an error shows, in bytes.
+const SHOWN_BYTES: usize = 400;
+
+/// Commands for members that are no processes of `cairn dev` here. In each of them `{host}`, `{address}` and
+/// `{slot}` stand for the member's.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct CommandArgs {
+    /// Command that stops a member cleanly, such as `ssh {host} systemctl stop cairn`. {host}, {address} and
+    /// {slot} stand for the member's
+    #[arg(long, value_name = "COMMAND", requires = "start_with", conflicts_with = "dir")]
+    stop_with: Option<String>,
+
+    /// Command that starts a member again, such as `ssh {host} systemctl start cairn`
+    #[arg(long, value_name = "COMMAND", conflicts_with = "dir")]
+    start_with: Option<String>,
+
+    /// Command that kills a member, such as `ssh {host} systemctl kill -s KILL cairn`
+    #[arg(long, value_name = "COMMAND", requires = "start_with", conflicts_with = "dir")]
+    kill_with: Option<String>,
+
+    /// Command that pauses a member, such as `ssh {host} systemctl kill -s STOP cairn`
+    #[arg(long, value_name = "COMMAND", requires = "resume_with", conflicts_with = "dir")]
+    pause_with: Option<String>,
+
+    /// Command that ends the pause, such as `ssh {host} systemctl kill -s CONT cairn`
+    #[arg(long, value_name = "COMMAND", requires = "pause_with", conflicts_with = "dir")]
+    resume_with: Option<String>,
+
+    /// Command that cuts a member from the others' network
+    #[arg(long, value_name = "COMMAND", requires = "heal_with", conflicts_with = "dir")]
+    cut_with: Option<String>,
+
+    /// Command that ends that
+    #[arg(long, value_name = "COMMAND", requires = "cut_with", conflicts_with = "dir")]
+    heal_with: Option<String>,
+}
+
+impl CommandArgs {
+    /// Whether there is any.
+    pub(super) fn are_given(&self) -> bool {
+        self.start_with.is_some() || self.pause_with.is_some() || self.cut_with.is_some()
+    }
+}
+
+/// What is done to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Stop,
+    Kill,
+    Pause,
+    Cut,
+    LoseDisk,
+}
+
+/// A member, as the cluster says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) slot: u16,
+    /// `host:port` for clients.
+    pub(super) address: String,
+}
+
+/// What reaches the processes.
+pub(super) enum Hands {
+    Dev(Vec<DevMember>),
+    Commands(CommandArgs),
+}
+
+/// What is to be undone.
+#[derive(Clone, Debug)]
+enum Done {
+    Act(Act, Place),
+    /// A data directory of `cairn dev` was put aside: where it was, and where it is.
+    Aside {
+        from: PathBuf,
+        to: PathBuf,
+    },
+}
+
+/// Hands that remember what they did.
+pub(super) struct Control {
+    hands: Hands,
+    done: Vec<Done>,
+}
+
+impl Control {
+    pub(super) fn new(hands: Hands) -> Control {
+        Control { hands, done: Vec::new() }
+    }
+
+    /// Why this cannot be done here; `None`: it can.
+    pub(super) fn cannot(&self, act: Act) -> Option<&'static str> {
+        match (&self.hands, act) {
+            (Hands::Dev(_), Act::Cut) => Some(
+                "the members share this machine's loopback interface, so there is no network to cut",
+            ),
+            (Hands::Dev(_), _) => None,
+            (Hands::Commands(commands), _) => match (commands.of(act), act) {
+                (Some(_), _) => None,
+                (None, Act::Stop) => Some("--stop-with was not given"),
+                (None, Act::Kill) => Some("--kill-with was not given"),
+                (None, Act::Pause) => Some("--pause-with was not given"),
+                (None, Act::Cut) => Some("--cut-with was not given"),
+                (None, Act::LoseDisk) => {
+                    Some("only members of `cairn dev` on this machine can lose their disk here")
+                }
+            },
+        }
+    }
+
+    /// Does it to a member. Returns once it is done: the process has ended, or is paused.
+    pub(super) async fn act(&mut self, act: Act, place: &Place) -> anyhow::Result<()> {
+        // An act that fails in the middle may have had its effect.
+        self.done.push(Done::Act(act, place.clone()));
+        let member = match &self.hands {
+            Hands::Dev(members) => of_slot(members, place.slot)?.clone(),
+            Hands::Commands(commands) => {
+                let command = commands.of(act).context("there is no command for this")?;
+                return run(command, place).await;
+            }
+        };
+        match act {
+            Act::Stop => ended(&member, Signal::TERM).await,
+            Act::Kill => ended(&member, Signal::KILL).await,
+            Act::Pause => member.signal(Signal::STOP),
+            Act::Cut => anyhow::bail!("there is no network to cut"),
+            Act::LoseDisk => {
+                ended(&member, Signal::KILL).await?;
+                let from = member.data_directory.clone();
+                let to = from.with_extension("lost");
+                self.done.push(Done::Aside { from: from.clone(), to: to.clone() });
+                std::fs::rename(&from, &to)
+                    .with_context(|| format!("cannot put {} aside", from.display()))
+            }
+        }
+    }
+
+    /// Undoes all that was done, the last first. What cannot be undone stays remembered, and is named.
+    pub(super) async fn undo(&mut self) -> anyhow::Result<()> {
+        let mut failed = Vec::new();
+        while let Some(done) = self.done.pop() {
+            if let Err(error) = self.undo_one(&done).await {
+                failed.push((done, error));
+            }
+        }
+        let Some((_, error)) = failed.first() else { return Ok(()) };
+        let told = format!("{error:#}");
+        self.done.extend(failed.into_iter().rev().map(|(done, _)| done));
+        anyhow::bail!("what was done is not undone: {told}")
+    }
+
+    async fn undo_one(&self, done: &Done) -> anyhow::Result<()> {
+        let (act, place) = match done {
+            Done::Act(act, place) => (*act, place),
+            Done::Aside { from, to } => {
+                // A directory that was formatted meanwhile has a new identity, and stays.
+                if to.exists() && !from.exists() {
+                    std::fs::rename(to, from)
+                        .with_context(|| format!("{} is not back in its place", to.display()))?;
+                }
+                return Ok(());
+            }
+        };
+        match &self.hands {
+            Hands::Commands(commands) => {
+                let command = commands.undoing(act).context("there is no command for this")?;
+                run(command, place).await
+            }
+            Hands::Dev(members) => {
+                let member = of_slot(members, place.slot)?;
+                match act {
+                    Act::Pause => member.signal(Signal::CONT),
+                    _ => member.release(),
+                }
+            }
+        }
+    }
+
+    /// Starts a member whose disk is lost, which forms an empty directory. The old one stays aside.
+    pub(super) fn start_empty(&mut self) -> anyhow::Result<()> {
+        let Hands::Dev(members) = &self.hands else { return Ok(()) };
+        for done in std::mem::take(&mut self.done) {
+            if let Done::Act(_, place) = done {
+                of_slot(members, place.slot)?.release()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the disk that a member lost, once the cluster is well without it. Returns what it could not
+    /// remove.
+    pub(super) fn remove_lost(&self, slot: u16) -> Option<PathBuf> {
+        let Hands::Dev(members) = &self.hands else { return None };
+        let lost = of_slot(members, slot).ok()?.data_directory.with_extension("lost");
+        std::fs::remove_dir_all(&lost).is_err().then_some(lost)
+    }
+}
+
+impl CommandArgs {
+    fn of(&self, act: Act) -> Option<&str> {
+        let command = match act {
+            Act::Stop => &self.stop_with,
+            Act::Kill => &self.kill_with,
+            Act::Pause => &self.pause_with,
+            Act::Cut => &self.cut_with,
+            Act::LoseDisk => return None,
+        };
+        command.as_deref()
+    }
+
+    fn undoing(&self, act: Act) -> Option<&str> {
+        let command = match act {
+            Act::Stop | Act::Kill | Act::LoseDisk => &self.start_with,
+            Act::Pause => &self.resume_with,
+            Act::Cut => &self.heal_with,
+        };
+        command.as_deref()
+    }
+}
+
+fn of_slot(members: &[DevMember], slot: u16) -> anyhow::Result<&DevMember> {
+    members
+        .iter()
+        .find(|member| member.slot == slot)
+        .with_context(|| format!("slot {slot} is no member of the cluster of `cairn dev`"))
+}
+
+/// Sends a signal that ends the process, and waits for the end. `cairn dev` does not start it again.
+async fn ended(member: &DevMember, signal: Signal) -> anyhow::Result<()> {
+    member.hold()?;
+    member.signal(signal)?;
+    let began = Instant::now();
+    while member.process()?.is_some() {
+        let slot = member.slot;
+        anyhow::ensure!(began.elapsed() < END_LIMIT, "slot {slot} did not end in {END_LIMIT:?}");
+        sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Runs a command of the operator for a member.
+async fn run(template: &str, place: &Place) -> anyhow::Result<()> {
+    let text = filled(template, place)?;
+    let mut command = Command::new("sh");
+    command.args(["-c", &text]).stdin(Stdio::null()).kill_on_drop(true);
+    let output = timeout(COMMAND_LIMIT, command.output())
+        .await
+        .with_context(|| format!("`{text}` did not end in {COMMAND_LIMIT:?}"))?
+        .with_context(|| format!("cannot run `{text}`"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = cairn_client::shown::excerpt(said.trim(), SHOWN_BYTES).into_owned();
+    anyhow::bail!("`{text}` ended ({}): {said}", output.status)
+}
+
+/// The command for a member.
+///
+/// # Errors
+/// A [`UsageError`] if what the cluster calls the member could be more than a word of a shell.
+fn filled(template: &str, place: &Place) -> Result<String, UsageError> {
+    let host = place.address.rsplit_once(':').map_or(place.address.as_str(), |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    if host.is_empty() || host.starts_with('-') || !place.address.chars().all(is_plain) {
+        let address = place.address.escape_debug();
+        return Err(UsageError(format!(
+            "slot {} is at `{address}`, which is no plain host and port: no command is run with it",
+            place.slot
+        )));
+    }
+    let text = template.replace("{host}", host).replace("{address}", &place.address);
+    Ok(text.replace("{slot}", &place.slot.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(address: &str) -> Place {
+        Place { slot: 2, address: address.into() }
+    }
+
+    #[test]
+    fn a_command_gets_the_members_host_and_nothing_that_a_shell_could_take() {
+        let all = "ssh {host} stop {slot} at {address}";
+        let text = filled(all, &place("db2.example:7400")).expect("plain");
+        assert_eq!(text, "ssh db2.example stop 2 at db2.example:7400");
+        let text = filled("{host}", &place("[fd00::2]:7400")).expect("plain");
+        assert_eq!(text, "fd00::2");
+        for hostile in ["a;reboot:1", "$(reboot):1", "-oProxyCommand=x:1", "a b:1", ":1", "a\n:1"] {
+            let error = filled(all, &place(hostile)).expect_err(hostile).to_string();
+            assert!(error.contains("no command is run"), "{hostile}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_there_is_no_command_for_is_said() {
+        let given = CommandArgs {
+            stop_with: Some("stop".into()),
+            start_with: Some("start".into()),
+            ..CommandArgs::default()
+        };
+        assert!(given.are_given() && !CommandArgs::default().are_given());
+        let control = Control::new(Hands::Commands(given));
+        assert_eq!(control.cannot(Act::Stop), None);
+        assert_eq!(control.cannot(Act::Pause), Some("--pause-with was not given"));
+        assert!(control.cannot(Act::LoseDisk).is_some());
+        let control = Control::new(Hands::Dev(Vec::new()));
+        assert!(control.cannot(Act::Cut).is_some() && control.cannot(Act::Kill).is_none());
+    }
+
+    /// The story of an act that failed in the middle: the member was stopped, and nobody started it again.
+    #[tokio::test]
+    async fn what_was_done_is_undone_once_in_the_other_order_though_an_act_failed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let say = |what: &str| Some(format!("echo {what} {{slot}} >> {}", log.display()));
+        let given = CommandArgs {
+            stop_with: Some("false".into()),
+            start_with: say("start"),
+            pause_with: say("pause"),
+            resume_with: say("resume"),
+            ..CommandArgs::default()
+        };
+        let mut control = Control::new(Hands::Commands(given));
+        let error = control.act(Act::Stop, &place("a:1")).await.expect_err("it fails");
+        assert!(error.to_string().contains("`false` ended"), "{error}");
+        control.act(Act::Pause, &place("a:1")).await.expect("it is done");
+        control.undo().await.expect("it is undone");
+        control.undo().await.expect("nothing is left");
+        let said = std::fs::read_to_string(&log).expect("a log");
+        assert_eq!(said, "pause 2\nresume 2\nstart 2\n");
+    }
+}

@@ -1,0 +1,214 @@
+//! `cairn game-day`: faults on a running cluster that nobody needs, under a load of its own with a checker.
+//!
+//! ```text
+//! checks   whether it may begin: the cluster is well, and nobody else writes
+//! stage    one fault after another  ─► hands  signals to processes here, or the operator's commands
+//!                                   ─► load   writes, and reads back what was acknowledged
+//! report   what was expected, what happened, and what was lost
+//! ```
+//!
+//! What holds here: what was done to a member is undone on every way out, also after a signal, and the keys
+//! of the run are removed. A cluster of which other clients write keys is left alone unless that was asked for.
+
+mod checks;
+mod fault;
+mod gap;
+mod hands;
+mod load;
+mod report;
+mod stage;
+
+use super::ConnectOptions;
+use super::confirm::confirm;
+use super::connect::time;
+use super::dev;
+use super::exit::{Exit, StateError, UsageError};
+use super::output::{Output, tell};
+use super::signals::termination;
+use anyhow::Context;
+use cairn_client::ReadFrom;
+use cairn_node::config::parse_size;
+use cairn_node::health::Report;
+use clap::Args;
+use fault::{FAULTS, Fault};
+use hands::{CommandArgs, Control, Hands};
+use load::Load;
+use report::GameDay;
+use stage::Stage;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep};
+
+/// Between two looks at what other clients write.
+const LOOK: Duration = Duration::from_secs(3);
+/// How often a cluster that is not well yet is asked.
+const POLL: Duration = Duration::from_millis(250);
+
+#[derive(Args)]
+pub(crate) struct GameDayArgs {
+    /// Do not ask, though members are stopped and killed
+    #[arg(long)]
+    yes: bool,
+
+    /// Folder of the cluster, which `cairn dev --restart` runs on this machine
+    #[arg(long, default_value = dev::DEFAULT_DIR)]
+    dir: PathBuf,
+
+    #[command(flatten)]
+    commands: CommandArgs,
+
+    /// Only these faults, separated by commas
+    #[arg(long, value_name = "FAULTS", value_enum, value_delimiter = ',')]
+    only: Vec<Fault>,
+
+    /// Let a member lose its disk, too: its data directory is replaced by an empty one, and removed in the
+    /// end
+    #[arg(long)]
+    lose_a_disk: bool,
+
+    /// Begin though other clients write to the cluster
+    #[arg(long)]
+    with_traffic: bool,
+
+    /// How long each fault lasts
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    lasts: Duration,
+
+    /// How long the cluster may take to be well again after a fault
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    wait: Duration,
+
+    /// Do not fill a cluster that has more free than this
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_size)]
+    fill_max: u64,
+
+    /// Write the report to this file as well, as Markdown; it must not exist
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+pub(crate) async fn run(args: GameDayArgs, output: &Output) -> anyhow::Result<Exit> {
+    let question = "A game day stops, kills and pauses members of this cluster, and fills it. It is for a cluster that nobody needs. Go on?";
+    if !args.yes && !confirm(question, "add --yes")? {
+        return Err(UsageError("nothing was done".into()).into());
+    }
+    let hands = match args.commands.are_given() {
+        true => Hands::Commands(args.commands.clone()),
+        false => Hands::Dev(dev::members(&args.dir)?),
+    };
+    let mut stage = begin(&args, hands).await?;
+    // Made now: a report that cannot be written is told before anything is done.
+    let file = args.report.as_deref().map(create).transpose()?;
+    let mut day = GameDay {
+        cluster: stage.client.cluster().unwrap_or_default(),
+        began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        trials: Vec::new(),
+        trouble: None,
+    };
+    let signal = tokio::select! {
+        biased;
+        signal = termination() => Some(signal.unwrap_or("a signal")),
+        () = stage.play(&mut day) => None,
+    };
+    if let Some(signal) = signal {
+        tell(&format!("{signal} received; what was done is being undone"));
+        day.trouble = Some(format!("{signal} was received, and the rest was not done"));
+    }
+    let prefix = stage.load.prefix().to_owned();
+    let undone = tokio::select! {
+        biased;
+        signal = termination() => {
+            let signal = signal.unwrap_or("a signal");
+            Err(anyhow::anyhow!(
+                "{signal} was received again: members may be down or paused, and keys left below {prefix}"
+            ))
+        }
+        undone = undo(&mut stage) => undone,
+    };
+    if let Err(error) = undone {
+        day.trouble = Some(format!("{error:#}"));
+    }
+    if let Some((file, path)) = file.zip(args.report.as_deref()) {
+        write(file, &day.as_markdown())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    output.either(|| day.as_json(), || day.as_text())?;
+    if day.is_passed() {
+        return Ok(Exit::Done);
+    }
+    if output.is_json() {
+        let why = "not all went as expected; what happened is on standard output";
+        output.error(why, Exit::Failed as u8);
+    }
+    Ok(Exit::Failed)
+}
+
+/// What is needed for the faults, once it is known that they may be done.
+async fn begin(args: &GameDayArgs, hands: Hands) -> anyhow::Result<Stage> {
+    let client = args.connect.connected(1, ReadFrom::Leader).await?;
+    let mut faults = FAULTS.to_vec();
+    faults.retain(|fault| args.only.is_empty() || args.only.contains(fault));
+    let load = Load::new(&client);
+    let stage = Stage {
+        client,
+        control: Control::new(Hands::Dev(Vec::new())),
+        load,
+        faults,
+        lasts: args.lasts,
+        wait: args.wait,
+        lose_a_disk: args.lose_a_disk,
+        fill_max: args.fill_max,
+    };
+    let began = Instant::now();
+    let report = loop {
+        let report = Report::ask(|| stage.answers()).await;
+        if checks::is_well(&report).is_ok() || began.elapsed() > args.connect.timeout() {
+            break report;
+        }
+        sleep(POLL).await;
+    };
+    checks::is_well(&report)?;
+    if let Hands::Dev(members) = &hands {
+        let leader = stage::leader(&report.answers)
+            .ok_or_else(|| StateError("no node says that it leads".to_owned()))?;
+        checks::is_cluster_of(members, &stage::places(&leader))?;
+    }
+    if !args.with_traffic {
+        let before = stage.answers().await;
+        sleep(LOOK).await;
+        checks::is_unused(&before, &stage.answers().await)?;
+    }
+    Ok(Stage { control: Control::new(hands), ..stage })
+}
+
+/// Lets the cluster be as it was: its members run, and the keys of the load are gone.
+async fn undo(stage: &mut Stage) -> anyhow::Result<()> {
+    let undone = stage.control.undo().await;
+    let stopped = stage.load.stop().await;
+    undone?;
+    stopped?;
+    stage.until_well().await?;
+    let prefix = stage.load.prefix();
+    load::remove(&stage.client, prefix)
+        .await
+        .with_context(|| format!("the keys below {prefix} are left: delete them"))
+}
+
+fn create(path: &Path) -> Result<File, UsageError> {
+    File::options().write(true).create_new(true).open(path).map_err(|error| {
+        UsageError(format!(
+            "--report {}: {error}; name a file that is not there yet",
+            path.display()
+        ))
+    })
+}
+
+fn write(mut file: File, text: &str) -> std::io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

@@ -1,0 +1,316 @@
+//! The report of a game day, for who reads it afterwards: what was done, what was expected, and what happened.
+
+use super::fault::Fault;
+use super::gap::Measured;
+use crate::cli::output::table;
+use cairn_client::shown;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// So many lost writes of a fault are named; all are counted.
+const NAMED: usize = 10;
+
+/// What became of one fault.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    pub(super) fault: Fault,
+    /// The member, if it was one member's.
+    pub(super) slot: Option<u16>,
+    /// Why it was not done.
+    pub(super) skipped: Option<String>,
+    pub(super) measured: Measured,
+    /// How long after the fault's end the cluster was well again.
+    pub(super) well_after: Option<Duration>,
+    /// How many keys were read back.
+    pub(super) checked: u64,
+    pub(super) lost: Vec<String>,
+    /// What did not go as it should.
+    pub(super) trouble: Option<String>,
+}
+
+/// All of a game day.
+#[derive(Clone, Debug)]
+pub(super) struct GameDay {
+    pub(super) cluster: String,
+    pub(super) began: String,
+    pub(super) trials: Vec<Trial>,
+    /// What did not go as it should outside of a fault.
+    pub(super) trouble: Option<String>,
+}
+
+impl Trial {
+    pub(super) fn new(fault: Fault) -> Trial {
+        Trial {
+            fault,
+            slot: None,
+            skipped: None,
+            measured: Measured::default(),
+            well_after: None,
+            checked: 0,
+            lost: Vec::new(),
+            trouble: None,
+        }
+    }
+
+    pub(super) fn skipped(fault: Fault, why: &str) -> Trial {
+        Trial { skipped: Some(why.to_owned()), ..Trial::new(fault) }
+    }
+
+    /// In a word or two.
+    fn verdict(&self) -> &'static str {
+        match self {
+            Trial { lost, .. } if !lost.is_empty() => "WRITES LOST",
+            Trial { trouble: Some(_), .. } => "NOT AS EXPECTED",
+            Trial { skipped: Some(_), .. } => "skipped",
+            _ => "as expected",
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.slot {
+            Some(slot) => format!("{}, slot {slot}", self.fault.name()),
+            None => self.fault.name().to_owned(),
+        }
+    }
+
+    /// What happened, in sentences.
+    fn happened(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let Some(why) = &self.skipped {
+            said.push(format!("Not done: {why}."));
+        } else {
+            let Measured { acknowledged, refused, unknown, gap, p50, p99 } = self.measured;
+            said.push(format!(
+                "{acknowledged} writes were acknowledged (p50 {}, p99 {}), {refused} refused, and of {unknown} the outcome is \
+                 unknown. The longest time without an acknowledged write was {}.",
+                ms(p50),
+                ms(p99),
+                ms(gap)
+            ));
+            if let Some(well) = self.well_after {
+                said.push(format!("The cluster was well {} after the fault was ended.", ms(well)));
+            }
+            if self.checked > 0 {
+                said.push(format!("{} keys were read back: {}.", self.checked, lost(&self.lost)));
+            }
+        }
+        said.extend(self.trouble.iter().map(|trouble| format!("Not as expected: {trouble}.")));
+        said
+    }
+
+    fn as_json(&self) -> Value {
+        let Measured { acknowledged, refused, unknown, gap, p50, p99 } = self.measured;
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        json!({
+            "fault": self.fault.name(),
+            "slot": self.slot,
+            "expected": self.fault.expected(),
+            "verdict": self.verdict(),
+            "skipped": self.skipped,
+            "acknowledged": acknowledged,
+            "refused": refused,
+            "unknown": unknown,
+            "gap_ms": ms(gap),
+            "p50_us": u64::try_from(p50.as_micros()).unwrap_or(u64::MAX),
+            "p99_us": u64::try_from(p99.as_micros()).unwrap_or(u64::MAX),
+            "well_after_ms": self.well_after.map(ms),
+            "checked": self.checked,
+            "lost": self.lost.len(),
+            "lost_named": self.lost.iter().take(NAMED).collect::<Vec<_>>(),
+            "trouble": self.trouble,
+        })
+    }
+}
+
+fn ms(time: Duration) -> String {
+    match time {
+        time if time < Duration::from_secs(1) => format!("{:.1} ms", time.as_secs_f64() * 1000.0),
+        time => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
+
+fn lost(lost: &[String]) -> String {
+    if lost.is_empty() {
+        return "nothing is lost".to_owned();
+    }
+    let named: Vec<&str> = lost.iter().take(NAMED).map(String::as_str).collect();
+    let more = if lost.len() > named.len() { "; …" } else { "" };
+    format!("{} ARE LOST: {}{more}", lost.len(), named.join("; "))
+}
+
+impl GameDay {
+    /// How many acknowledged writes are lost.
+    pub(super) fn lost(&self) -> usize {
+        self.trials.iter().map(|trial| trial.lost.len()).sum()
+    }
+
+    /// Whether nothing is lost, and all went as expected.
+    pub(super) fn is_passed(&self) -> bool {
+        let good = |trial: &Trial| trial.lost.is_empty() && trial.trouble.is_none();
+        self.trouble.is_none() && self.trials.iter().all(good)
+    }
+
+    /// The result in one sentence.
+    fn summary(&self) -> String {
+        let (skipped, done): (Vec<_>, Vec<_>) =
+            self.trials.iter().partition(|trial| trial.skipped.is_some());
+        let longest = done.iter().map(|trial| trial.measured.gap).max().unwrap_or_default();
+        let result = match (self.lost(), self.is_passed()) {
+            (0, true) => "nothing is lost, and the cluster came back each time".to_owned(),
+            (0, false) => "nothing is known to be lost, but not all went as expected".to_owned(),
+            (lost, _) => format!("{lost} ACKNOWLEDGED WRITES ARE LOST"),
+        };
+        format!(
+            "{} faults, {} skipped: {result}. Longest time without an acknowledged write: {}.",
+            done.len(),
+            skipped.len(),
+            ms(longest)
+        )
+    }
+
+    fn trouble_line(&self) -> Option<String> {
+        self.trouble.as_ref().map(|trouble| format!("Not as expected: {trouble}."))
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        json!({
+            "cluster": self.cluster,
+            "began": self.began,
+            "passed": self.is_passed(),
+            "lost": self.lost(),
+            "trouble": self.trouble,
+            "faults": self.trials.iter().map(Trial::as_json).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn as_text(&self) -> String {
+        let head = ["FAULT", "RESULT", "GAP", "P50", "P99", "WELL AFTER"];
+        let rows = self.trials.iter().map(|trial| {
+            let done = trial.skipped.is_none();
+            let of = |time: Duration| if done { ms(time) } else { "-".to_owned() };
+            let Measured { gap, p50, p99, .. } = trial.measured;
+            let well = trial.well_after.map_or("-".to_owned(), ms);
+            vec![trial.name(), trial.verdict().to_owned(), of(gap), of(p50), of(p99), well]
+        });
+        let mut text = table(&head, rows);
+        for trial in &self.trials {
+            // What went as expected is in the table.
+            if trial.verdict() != "as expected" {
+                text += &format!("\n{}: {}", trial.name(), trial.happened().join(" "));
+            }
+        }
+        for line in self.trouble_line().into_iter().chain([self.summary()]) {
+            text += &format!("\n{line}");
+        }
+        text
+    }
+
+    /// For people who were not there.
+    pub(super) fn as_markdown(&self) -> String {
+        let mut text = format!(
+            "# Game day of cluster {}\n\nBegan {}. {}\n\n",
+            cell(&self.cluster),
+            self.began,
+            cell(&self.summary())
+        );
+        text += "While each fault lasted, a load of its own wrote to the cluster. After each fault every key was read back.\n\n";
+        text += "| fault | result | longest time without an acknowledged write | p50 | p99 |\n|---|---|---|---|---|\n";
+        for trial in &self.trials {
+            let done = trial.skipped.is_none();
+            let of = |time: Duration| if done { ms(time) } else { String::new() };
+            let Measured { gap, p50, p99, .. } = trial.measured;
+            text += &format!(
+                "| {} | {} | {} | {} | {} |\n",
+                trial.name(),
+                trial.verdict(),
+                of(gap),
+                of(p50),
+                of(p99)
+            );
+        }
+        for trial in &self.trials {
+            text += &format!(
+                "\n## {}\n\nWhat was done: {}\n\nExpected: {}\n\nWhat happened: {}\n",
+                trial.name(),
+                trial.fault.what(),
+                trial.fault.expected(),
+                cell(&trial.happened().join(" "))
+            );
+        }
+        if let Some(line) = self.trouble_line() {
+            text += &format!("\n## After the faults\n\n{}\n", cell(&line));
+        }
+        text
+    }
+}
+
+/// A text of others, in one line that ends no cell of a table and begins no element of HTML.
+fn cell(text: &str) -> String {
+    shown::one_line(text).replace('|', "\\|").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(trials: Vec<Trial>) -> GameDay {
+        let (cluster, began) = ("staging".to_owned(), "2026-11-30T00:00:00Z".to_owned());
+        GameDay { cluster, began, trials, trouble: None }
+    }
+
+    fn done(fault: Fault) -> Trial {
+        let (gap, p50) = (Duration::from_millis(1300), Duration::from_millis(2));
+        let p99 = Duration::from_millis(30);
+        let measured = Measured { acknowledged: 100, refused: 2, unknown: 1, gap, p50, p99 };
+        let well_after = Some(Duration::from_secs(3));
+        Trial { slot: Some(2), measured, well_after, checked: 64, ..Trial::new(fault) }
+    }
+
+    #[test]
+    fn a_report_says_what_was_done_what_was_expected_and_what_happened() {
+        let day = day(vec![done(Fault::Kill), Trial::skipped(Fault::Cut, "there is no network")]);
+        assert!(day.is_passed());
+        let text = day.as_text();
+        assert!(text.contains("kill, slot 2  as expected  1.3 s"), "{text}");
+        assert!(text.contains("cut: Not done: there is no network."), "{text}");
+        assert!(text.ends_with(
+            "1 faults, 1 skipped: nothing is lost, and the cluster came back each time. Longest time without an acknowledged \
+             write: 1.3 s."
+        ));
+        let page = day.as_markdown();
+        for words in [
+            "# Game day of cluster staging",
+            "## kill, slot 2",
+            Fault::Kill.expected(),
+            "64 keys were read back: nothing is lost.",
+        ] {
+            assert!(page.contains(words), "`{words}` is not in {page}");
+        }
+        let told = day.as_json();
+        assert_eq!((&told["passed"], &told["lost"]), (&json!(true), &json!(0)), "{told}");
+        assert_eq!(told["faults"][0]["gap_ms"], 1300, "{told}");
+        assert_eq!(told["faults"][1]["skipped"], "there is no network", "{told}");
+    }
+
+    #[test]
+    fn what_is_lost_is_named_in_every_form() {
+        let lost: Vec<String> = (0..12).map(|number| format!("`k{number}`|<b>")).collect();
+        let day = day(vec![Trial { lost, ..done(Fault::Kill) }]);
+        assert!(!day.is_passed());
+        for text in [day.as_text(), day.as_markdown(), day.as_json().to_string()] {
+            assert!(text.contains("WRITES LOST") && text.contains("k9"), "{text}");
+            assert!(!text.contains("k10"), "{text}");
+        }
+        assert!(day.as_text().contains("12 ACKNOWLEDGED WRITES ARE LOST"));
+        assert!(!day.as_markdown().contains("<b>"));
+    }
+
+    #[test]
+    fn what_was_not_undone_fails_the_day() {
+        let mut day = day(vec![done(Fault::Stop)]);
+        day.trouble = Some("slot 2 is not started again".into());
+        assert!(!day.is_passed());
+        assert!(day.as_text().contains("slot 2 is not started again"));
+        assert!(day.as_markdown().contains("## After the faults"));
+    }
+}

@@ -1,0 +1,253 @@
+//! Plays the faults of a game day, one after another.
+//!
+//! What holds here: the next fault begins only once the cluster is well and says that the member may be
+//! stopped. What a fault did is undone before anything else is waited for.
+
+use super::checks;
+use super::fault::Fault;
+use super::hands::{Control, Place};
+use super::load::{self, Load};
+use super::report::{GameDay, Trial};
+use crate::cli::output::tell;
+use anyhow::Context;
+use bytes::Bytes;
+use cairn_client::{Client, Error, NodeStatus, Role};
+use cairn_node::config::format_size;
+use cairn_node::health::{Answer, Report};
+use futures::future::try_join_all;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How often the members are asked.
+const POLL: Duration = Duration::from_millis(250);
+/// How long one node may take to answer.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Writes before and after a fault, so that the load is seen to work.
+const SOME_WRITES: u64 = 50;
+/// Writers that fill the cluster.
+const FILLERS: usize = 8;
+/// The longest value that they put, in bytes.
+const FILL_VALUE: u32 = 256 << 10;
+/// How long one of their requests may take.
+const FILL_DEADLINE: Duration = Duration::from_secs(30);
+/// How long it may take until the cluster refuses keys.
+const FILLED_WITHIN: Duration = Duration::from_secs(30 * 60);
+
+/// What is played, and with what.
+pub(super) struct Stage {
+    pub(super) client: Client,
+    pub(super) control: Control,
+    pub(super) load: Load,
+    pub(super) faults: Vec<Fault>,
+    /// How long each fault lasts.
+    pub(super) lasts: Duration,
+    /// How long the cluster may take to be well again.
+    pub(super) wait: Duration,
+    pub(super) lose_a_disk: bool,
+    /// More free space than this is not filled.
+    pub(super) fill_max: u64,
+}
+
+impl Stage {
+    /// Plays all faults. After one from which the cluster did not come back none is done.
+    pub(super) async fn play(&mut self, day: &mut GameDay) {
+        let mut stopped_by = None;
+        for fault in self.faults.clone() {
+            let cannot = match stopped_by {
+                Some(name) => Some(format!("`{name}` did not go as expected")),
+                None => self.cannot(fault).await,
+            };
+            let mut trial = match cannot {
+                Some(why) => {
+                    day.trials.push(Trial::skipped(fault, &why));
+                    continue;
+                }
+                None => Trial::new(fault),
+            };
+            tell(&format!("game day: {}", fault.name()));
+            if let Err(error) = self.one(fault, &mut trial).await {
+                trial.trouble = Some(format!("{error:#}"));
+                stopped_by = Some(fault.name());
+            }
+            day.trials.push(trial);
+        }
+    }
+
+    /// Why a fault is not done.
+    async fn cannot(&self, fault: Fault) -> Option<String> {
+        if fault == Fault::Disk && !self.lose_a_disk {
+            return Some("--lose-a-disk was not given".to_owned());
+        }
+        if let Some(act) = fault.act() {
+            return self.control.cannot(act).map(str::to_owned);
+        }
+        let leader = leader(&self.answers().await)?;
+        let free = leader.storage.map_or(0, |storage| storage.free_bytes);
+        (free > self.fill_max).then(|| {
+            let (free, most) = (format_size(free), format_size(self.fill_max));
+            format!("{free} are free, and --fill-max is {most}")
+        })
+    }
+
+    async fn one(&mut self, fault: Fault, trial: &mut Trial) -> anyhow::Result<()> {
+        let place = match fault.act() {
+            Some(_) => Some(self.place(fault).await?),
+            None => None,
+        };
+        trial.slot = place.as_ref().map(|place| place.slot);
+        self.load.start();
+        let disturbed = self.disturbed(fault, place.as_ref(), trial).await;
+        trial.measured = self.load.stop().await?;
+        disturbed?;
+        (trial.checked, trial.lost) = self.load.check().await;
+        let lost_disk = place.filter(|_| fault == Fault::Disk);
+        if let Some(left) = lost_disk.and_then(|place| self.control.remove_lost(place.slot)) {
+            tell(&format!("{} could not be removed", left.display()));
+        }
+        Ok(())
+    }
+
+    /// Does it, undoes it, and waits until the cluster is well and writes go on.
+    async fn disturbed(
+        &mut self,
+        fault: Fault,
+        place: Option<&Place>,
+        trial: &mut Trial,
+    ) -> anyhow::Result<()> {
+        self.load.works(SOME_WRITES, self.wait).await.context("before the fault")?;
+        self.load.measure();
+        let done = match (fault.act(), place) {
+            (Some(act), Some(place)) => {
+                let done = self.control.act(act, place).await;
+                if done.is_ok() {
+                    sleep(self.lasts).await;
+                }
+                done
+            }
+            _ => self.fill().await,
+        };
+        let undone = match fault {
+            Fault::Disk if done.is_ok() => self.control.start_empty(),
+            _ => self.control.undo().await,
+        };
+        let ended = Instant::now();
+        done?;
+        undone?;
+        self.until_well().await?;
+        trial.well_after = Some(ended.elapsed());
+        self.load.works(SOME_WRITES, self.wait).await.context("after the fault")
+    }
+
+    /// What every node answers.
+    pub(super) async fn answers(&self) -> Vec<Answer> {
+        // This learns members that were not known. Without an answer those that are known are asked.
+        let client = self.client.with_deadline(NODE_TIMEOUT);
+        let _ = client.members().await;
+        client.statuses().await
+    }
+
+    /// Waits until the cluster is well.
+    pub(super) async fn until_well(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let report = Report::ask(|| self.answers()).await;
+            let faults = checks::faults_after(&report);
+            if faults.is_empty() {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                began.elapsed() < self.wait,
+                "the cluster is not well after {} s: {}",
+                self.wait.as_secs(),
+                faults.join("; ")
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    /// The member that has the fault, once it may be stopped.
+    async fn place(&self, fault: Fault) -> anyhow::Result<Place> {
+        let began = Instant::now();
+        let mut why = "no node says who leads".to_owned();
+        while began.elapsed() < self.wait {
+            if let Some(place) = leader(&self.answers().await).and_then(|of| chosen(fault, &of)) {
+                why = match self.client.safe_to_stop().await {
+                    Err(error) => error.to_string(),
+                    Ok(verdicts) => {
+                        let own = verdicts.into_iter().find(|one| one.slot == place.slot);
+                        match own {
+                            Some(verdict) if verdict.is_safe() => return Ok(place),
+                            Some(verdict) => verdict.obstacles.join("; "),
+                            None => format!("slot {} is no member", place.slot),
+                        }
+                    }
+                };
+            }
+            sleep(POLL).await;
+        }
+        anyhow::bail!("no member may be stopped after {} s: {why}", self.wait.as_secs())
+    }
+
+    /// Puts keys until the cluster refuses them, and deletes them.
+    async fn fill(&self) -> anyhow::Result<()> {
+        let client = self.client.with_deadline(FILL_DEADLINE);
+        let limits = client.limits().await?;
+        let bytes = usize::try_from(FILL_VALUE.min(limits.max_value_bytes))?;
+        let (prefix, next) = (format!("{}fill/", self.load.prefix()), AtomicU64::new(0));
+        let value = Bytes::from(vec![b'f'; bytes]);
+        let mut fillers = Vec::new();
+        for _ in 0..FILLERS {
+            fillers.push(until_full(&client, &prefix, &value, &next));
+        }
+        let filled = try_join_all(fillers).await;
+        sleep(self.lasts).await;
+        load::remove(&client, &prefix).await.context("the keys that filled it")?;
+        filled.map(drop)
+    }
+}
+
+/// Puts one key after another until one is refused because nothing is free.
+async fn until_full(
+    client: &Client,
+    prefix: &str,
+    value: &Bytes,
+    next: &AtomicU64,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        match client.put(format!("{prefix}{number:010}"), value.clone()).await {
+            Err(Error::StorageFull { .. }) => return Ok(()),
+            Ok(_) => {}
+            // A cluster that is nearly full may be slow.
+            Err(error) if error.is_transient() => sleep(POLL).await,
+            Err(error) => return Err(error.into()),
+        }
+        anyhow::ensure!(
+            began.elapsed() < FILLED_WITHIN,
+            "the cluster refuses no key after {} s of filling it",
+            FILLED_WITHIN.as_secs()
+        );
+    }
+}
+
+/// The node that leads, by what the nodes answer.
+pub(super) fn leader(answers: &[Answer]) -> Option<NodeStatus> {
+    let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    nodes.filter(|node| node.role == Role::Leader).max_by_key(|node| node.term).cloned()
+}
+
+/// The members, as the one that leads knows them.
+pub(super) fn places(leader: &NodeStatus) -> Vec<Place> {
+    let members = leader.members.iter();
+    members
+        .map(|member| Place { slot: member.slot, address: member.client_address.clone() })
+        .collect()
+}
+
+/// The member that has a fault.
+fn chosen(fault: Fault, leader: &NodeStatus) -> Option<Place> {
+    let of_leader = |place: &Place| place.slot == leader.slot;
+    places(leader).into_iter().find(|place| of_leader(place) == fault.is_of_leader())
+}

@@ -1,0 +1,137 @@
+//! A game day on a cluster of `cairn dev`, by the command line.
+
+use crate::support::{Ran, WAIT_LIMIT, command, finish_within, run};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+use tempfile::TempDir;
+
+/// A cluster in the background, which ends with this.
+struct Dev {
+    folder: TempDir,
+}
+
+impl Dev {
+    fn start(more: &[&str]) -> Dev {
+        let folder = tempfile::tempdir().expect("a folder");
+        let always = ["dev", "--detach", "--size", "64MiB", "--port", "0"];
+        let started = run(folder.path(), &[&always[..], more].concat());
+        assert_eq!(started.code, 0, "{}", started.stderr);
+        Dev { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn cairn(&self, arguments: &[&str]) -> Ran {
+        run(self.path(), arguments)
+    }
+
+    /// A game day takes longer than other commands.
+    fn game_day(&self, more: &[&str]) -> Ran {
+        let always = ["game-day", "--yes", "--lasts", "1s", "--wait", "10m", "--timeout", "120s"];
+        let mut command = command(self.path(), &[&always[..], more].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        finish_within(WAIT_LIMIT * 10, child.expect("cairn starts"))
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        run(self.folder.path(), &["dev", "stop"]);
+    }
+}
+
+fn json_of(ran: &Ran) -> Value {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
+fn fault<'a>(day: &'a Value, name: &str) -> &'a Value {
+    let faults = day["faults"].as_array().expect("faults");
+    faults.iter().find(|fault| fault["fault"] == name).expect("the fault")
+}
+
+fn identities(dev: &Dev) -> Vec<Value> {
+    let nodes = json_of(&dev.cairn(&["status", "-o", "json"]));
+    nodes.as_array().expect("nodes").iter().map(|node| node["node_id"].clone()).collect()
+}
+
+#[test]
+fn a_cluster_lives_through_a_game_day_loses_nothing_and_is_as_it_was() {
+    let dev = Dev::start(&["--restart"]);
+    assert_eq!(dev.cairn(&["put", "mine", "stays"]).code, 0);
+    let before = identities(&dev);
+    let only = "stop,kill,pause,cut,disk";
+    let arguments = ["--only", only, "--lose-a-disk", "--report", "day.md", "-o", "json"];
+    let day = json_of(&dev.game_day(&arguments));
+    assert_eq!((&day["passed"], &day["lost"]), (&Value::from(true), &Value::from(0)), "{day}");
+    for name in ["stop", "kill", "pause", "disk"] {
+        let told = fault(&day, name);
+        assert_eq!(
+            (&told["verdict"], &told["skipped"]),
+            (&Value::from("as expected"), &Value::Null)
+        );
+        assert!(told["acknowledged"].as_u64() >= Some(50), "{told}");
+        assert!(told["checked"].as_u64() >= Some(256), "{told}");
+        assert!(told["gap_ms"].is_u64() && told["well_after_ms"].is_u64(), "{told}");
+    }
+    assert!(fault(&day, "cut")["skipped"].as_str().is_some_and(|why| why.contains("loopback")));
+
+    let page = std::fs::read_to_string(dev.path().join("day.md")).expect("a report");
+    assert!(page.starts_with("# Game day of cluster dev") && page.contains("nothing is lost"));
+    // Its keys are gone, others are there, and one member is another one.
+    assert_eq!(dev.cairn(&["list", "cairn-game-day/"]).stdout.trim(), "");
+    assert_eq!(dev.cairn(&["get", "mine"]).stdout, "stays");
+    let after = identities(&dev);
+    let changed = after.iter().filter(|identity| !before.contains(identity)).count();
+    assert_eq!((after.len(), changed), (3, 1), "{before:?} {after:?}");
+    let left = std::fs::read_dir(dev.path().join(".cairn/dev")).expect("a folder");
+    let names = left.map(|entry| entry.expect("an entry").file_name());
+    let names: Vec<String> = names.map(|name| name.into_string().expect("text")).collect();
+    let is_ours = |name: &String| name.ends_with(".hold") || name.ends_with(".lost");
+    assert!(!names.iter().any(is_ours), "{names:?}");
+    // A report is not written over.
+    let again = dev.game_day(&["--only", "stop", "--report", "day.md"]);
+    assert_eq!(again.code, 2, "{}", again.stderr);
+    assert!(again.stderr.contains("day.md"), "{}", again.stderr);
+}
+
+#[test]
+fn a_cluster_that_is_filled_takes_writes_again_and_loses_nothing() {
+    let dev = Dev::start(&["--restart"]);
+    let day = json_of(&dev.game_day(&["--only", "fill", "-o", "json"]));
+    let told = fault(&day, "fill");
+    assert_eq!((&told["verdict"], &told["lost"]), (&Value::from("as expected"), &Value::from(0)));
+    assert_eq!(dev.cairn(&["list", "cairn-game-day/"]).stdout.trim(), "");
+    let small = json_of(&dev.game_day(&["--only", "fill", "--fill-max", "4096", "-o", "json"]));
+    let skipped = fault(&small, "fill")["skipped"].as_str().unwrap_or_default();
+    assert!(skipped.contains("--fill-max"), "{small}");
+}
+
+#[test]
+fn a_cluster_that_starts_no_member_again_and_one_that_others_use_are_refused() {
+    let dev = Dev::start(&[]);
+    let refused = dev.game_day(&[]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("`cairn dev --restart`"), "{}", refused.stderr);
+    let asked = dev.cairn(&["game-day"]);
+    assert_eq!(asked.code, 2, "{}", asked.stderr);
+    assert!(asked.stderr.contains("--yes"), "{}", asked.stderr);
+
+    let dev = Dev::start(&["--restart"]);
+    let load = ["bench", "--clients", "1", "--keys", "10", "--seconds", "600", "--yes"];
+    let mut load = command(dev.path(), &load);
+    let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("cairn starts");
+    let keys = || dev.cairn(&["list", "cairn-bench/"]).stdout;
+    while keys().trim().is_empty() {
+        assert!(load.try_wait().expect("our own child").is_none(), "the load ended");
+        std::thread::sleep(crate::support::POLL);
+    }
+    let refused = dev.game_day(&["--only", "stop"]);
+    load.kill().expect("our own child");
+    load.wait().expect("our own child");
+    assert_eq!(refused.code, 4, "{}", refused.stderr);
+    assert!(refused.stderr.contains("--with-traffic"), "{}", refused.stderr);
+}
