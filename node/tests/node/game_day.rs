@@ -1,9 +1,12 @@
 //! A game day on a cluster of `cairn dev`, by the command line.
 
-use crate::support::{Ran, WAIT_LIMIT, command, finish_within, run};
+use crate::support::{POLL, Ran, WAIT_LIMIT, command, finish_within, run};
+use cairn_launch::Signal;
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::time::Instant;
 use tempfile::TempDir;
 
 /// A cluster in the background, which ends with this.
@@ -30,10 +33,46 @@ impl Dev {
 
     /// A game day takes longer than other commands.
     fn game_day(&self, more: &[&str]) -> Ran {
-        let always = ["game-day", "--yes", "--lasts", "1s", "--wait", "10m", "--timeout", "120s"];
+        finish_within(WAIT_LIMIT * 10, self.begin_game_day(&[&["--lasts", "1s"], more].concat()))
+    }
+
+    fn begin_game_day(&self, more: &[&str]) -> Child {
+        let always = ["game-day", "--yes", "--wait", "10m", "--timeout", "120s"];
         let mut command = command(self.path(), &[&always[..], more].concat());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        finish_within(WAIT_LIMIT * 10, child.expect("cairn starts"))
+        child.expect("cairn starts")
+    }
+
+    /// The process of each member that runs, and its state as the kernel calls it, by slot.
+    fn processes(&self) -> Vec<(u16, i32, char)> {
+        let home = self.path().canonicalize().expect("a folder").join(".cairn/dev");
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").expect("Linux").filter_map(Result::ok) {
+            let name = entry.file_name().into_string().unwrap_or_default();
+            let Ok(id) = name.parse::<i32>() else { continue };
+            let read = |file: &str| std::fs::read_to_string(entry.path().join(file));
+            // A process may end meanwhile.
+            let (Ok(line), Ok(stat)) = (read("cmdline"), read("stat")) else { continue };
+            let config = |slot: u16| home.join(format!("node-{slot}.toml"));
+            let is_of = |slot: &u16| line.split('\0').any(|word| Path::new(word) == config(*slot));
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            if let (Some(slot), Some(state)) = ((1..=3).find(is_of), state) {
+                found.push((slot, id, state));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Waits until something is so.
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            let log = self.path().join(".cairn/dev/dev.log");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            assert!(began.elapsed() < WAIT_LIMIT, "never: {what}\n{log}");
+            std::thread::sleep(POLL);
+        }
     }
 }
 
@@ -99,15 +138,64 @@ fn a_cluster_lives_through_a_game_day_loses_nothing_and_is_as_it_was() {
 }
 
 #[test]
+fn a_game_day_that_is_ended_in_a_fault_undoes_it_and_removes_its_keys() {
+    let dev = Dev::start(&["--restart"]);
+    let day = dev.begin_game_day(&["--only", "kill", "--lasts", "10h", "-o", "json"]);
+    let paused = || dev.processes().iter().any(|(_, _, state)| *state == 'T');
+    dev.until("a member is killed, and down for ten hours", || dev.processes().len() == 2);
+    kill_process(Pid::from_child(&day), Signal::INT).expect("our own child");
+    let ran = finish_within(WAIT_LIMIT * 10, day);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let told: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    let trouble = told["trouble"].as_str().unwrap_or_default();
+    assert!(trouble.contains("SIGINT was received"), "{told}");
+    assert_eq!(dev.processes().len(), 3);
+
+    let day = dev.begin_game_day(&["--only", "pause", "--lasts", "10h", "-o", "json"]);
+    dev.until("a member is paused for ten hours", paused);
+    kill_process(Pid::from_child(&day), Signal::TERM).expect("our own child");
+    let ran = finish_within(WAIT_LIMIT * 10, day);
+    assert!(ran.code == 1 && ran.stdout.contains("SIGTERM was received"), "{ran:?}");
+    assert!(!paused(), "{:?}", dev.processes());
+    assert_eq!(dev.cairn(&["list", "cairn-game-day/"]).stdout.trim(), "");
+}
+
+#[test]
+fn a_node_that_ends_is_started_again_also_without_its_directory() {
+    let dev = Dev::start(&["--restart"]);
+    assert_eq!(dev.cairn(&["put", "mine", "stays"]).code, 0);
+    let before = dev.processes();
+    let (slot, id, _) = before[0];
+    let directory = dev.path().join(format!(".cairn/dev/node-{slot}"));
+    std::fs::rename(&directory, dev.path().join("moved")).expect("ours");
+    let process = Pid::from_raw(id).expect("a process");
+    kill_process(process, Signal::KILL).expect("our own cluster");
+    let again = || {
+        let now = dev.processes();
+        now.len() == 3 && now.iter().all(|(_, other, _)| *other != id)
+    };
+    dev.until("another process", again);
+    assert!(directory.exists(), "it has an empty directory");
+    // A cluster on one machine is never said to be well.
+    let is_whole = || {
+        let told = dev.cairn(&["health", "-o", "json"]).stdout;
+        let missing = ["unreachable", "no_leader", "not_ready", "recovering"];
+        !told.is_empty() && !missing.iter().any(|code| told.contains(code))
+    };
+    dev.until("all three members are there", is_whole);
+    assert_eq!(dev.cairn(&["get", "mine"]).stdout, "stays");
+}
+
+#[test]
 fn a_cluster_that_is_filled_takes_writes_again_and_loses_nothing() {
     let dev = Dev::start(&["--restart"]);
+    let small = json_of(&dev.game_day(&["--only", "fill", "--fill-max", "4096", "-o", "json"]));
+    let skipped = fault(&small, "fill")["skipped"].as_str().unwrap_or_default();
+    assert!(skipped.contains("--fill-max"), "{small}");
     let day = json_of(&dev.game_day(&["--only", "fill", "-o", "json"]));
     let told = fault(&day, "fill");
     assert_eq!((&told["verdict"], &told["lost"]), (&Value::from("as expected"), &Value::from(0)));
     assert_eq!(dev.cairn(&["list", "cairn-game-day/"]).stdout.trim(), "");
-    let small = json_of(&dev.game_day(&["--only", "fill", "--fill-max", "4096", "-o", "json"]));
-    let skipped = fault(&small, "fill")["skipped"].as_str().unwrap_or_default();
-    assert!(skipped.contains("--fill-max"), "{small}");
 }
 
 #[test]

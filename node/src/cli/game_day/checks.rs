@@ -3,9 +3,8 @@
 use super::hands::Place;
 use crate::cli::dev::DevMember;
 use crate::cli::exit::{StateError, UsageError};
-use cairn_client::NodeStatus;
+use cairn_client::{NodeStatus, Role};
 use cairn_node::health::{Answer, Finding, Kind, Report};
-use std::collections::BTreeMap;
 
 /// Entries that a cluster without clients may log between two looks, as for a member's address.
 const OWN_ENTRIES: u64 = 16;
@@ -47,17 +46,14 @@ pub(super) fn is_well(report: &Report) -> Result<(), StateError> {
 /// # Errors
 /// A [`StateError`] with what was written.
 pub(super) fn is_unused(before: &[Answer], after: &[Answer]) -> Result<(), StateError> {
-    let before: BTreeMap<&str, &NodeStatus> = statuses(before).collect();
-    let mut entries = 0;
-    let mut bytes = 0;
-    for (endpoint, now) in statuses(after) {
-        let Some(then) = before.get(endpoint) else { continue };
-        entries = now.committed_index.saturating_sub(then.committed_index).max(entries);
-        let written = |node: &NodeStatus| {
-            node.storage.as_ref().map_or(0, |storage| storage.user_bytes_written)
-        };
-        bytes = written(now).saturating_sub(written(then)).max(bytes);
-    }
+    // By the leader alone: a member that catches up writes what others wrote long ago.
+    let Some((endpoint, now)) = leader(after) else { return Ok(()) };
+    let committed = statuses(before).map(|(_, node)| node.committed_index).max();
+    let entries = committed.map_or(0, |before| now.committed_index.saturating_sub(before));
+    let written =
+        |node: &NodeStatus| node.storage.as_ref().map_or(0, |storage| storage.user_bytes_written);
+    let led = leader(before).filter(|(before, _)| *before == endpoint);
+    let bytes = led.map_or(0, |(_, then)| written(now).saturating_sub(written(then)));
     if bytes == 0 && entries <= OWN_ENTRIES {
         return Ok(());
     }
@@ -69,6 +65,12 @@ pub(super) fn is_unused(before: &[Answer], after: &[Answer]) -> Result<(), State
 
 fn statuses(answers: &[Answer]) -> impl Iterator<Item = (&str, &NodeStatus)> {
     answers.iter().filter_map(|(endpoint, answer)| Some((endpoint.as_str(), answer.as_ref().ok()?)))
+}
+
+fn leader(answers: &[Answer]) -> Option<(&str, &NodeStatus)> {
+    statuses(answers)
+        .filter(|(_, node)| node.role == Role::Leader)
+        .max_by_key(|(_, node)| node.term)
 }
 
 /// Nothing, if these processes are the members of the cluster that answers.
@@ -94,7 +96,7 @@ pub(super) fn is_cluster_of(members: &[DevMember], places: &[Place]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_client::{Error, Role, StorageStatus};
+    use cairn_client::{Error, StorageStatus};
 
     fn node(committed: u64, bytes: u64) -> Answer {
         let mut node = NodeStatus::default();
@@ -126,6 +128,22 @@ mod tests {
             assert!(error.to_string().contains("--with-traffic"), "{error}");
         }
         assert!(is_unused(&[], &[node(100, 7)]).is_ok(), "nothing to compare");
+    }
+
+    /// The story: a member that had been down caught up between the two looks, and that was said to be
+    /// traffic.
+    #[test]
+    fn a_member_that_catches_up_is_no_traffic() {
+        let follower = |committed, bytes| {
+            let (_, answer) = node(committed, bytes);
+            let mut answer = ("b:1".to_owned(), answer);
+            if let Ok(status) = &mut answer.1 {
+                (status.slot, status.role) = (2, Role::Follower);
+            }
+            answer
+        };
+        let before = [node(5000, 7), follower(100, 7)];
+        assert!(is_unused(&before, &[node(5000, 7), follower(5000, 9000)]).is_ok());
     }
 
     #[test]
