@@ -1,6 +1,6 @@
 //! Whether a game day may begin: on a cluster that is well, and that nobody else uses.
 
-use super::hands::Place;
+use super::processes::FaultTarget;
 use crate::cli::dev::DevMember;
 use crate::cli::exit::{StateError, UsageError};
 use cairn_client::{NodeStatus, Role};
@@ -77,16 +77,19 @@ fn leader(answers: &[Answer]) -> Option<(&str, &NodeStatus)> {
 ///
 /// # Errors
 /// A [`UsageError`] that names the first difference.
-pub(super) fn is_cluster_of(members: &[DevMember], places: &[Place]) -> Result<(), UsageError> {
-    let of_dev = |place: &Place| {
+pub(super) fn is_cluster_of(
+    members: &[DevMember],
+    targets: &[FaultTarget],
+) -> Result<(), UsageError> {
+    let of_dev = |target: &FaultTarget| {
         let same = |member: &DevMember| {
-            member.slot == place.slot && member.client_address == place.address
+            member.slot == target.slot && member.client_address == target.address
         };
         members.iter().any(same)
     };
-    match places.iter().find(|place| !of_dev(place)) {
+    match targets.iter().find(|target| !of_dev(target)) {
         None => Ok(()),
-        Some(Place { slot, address }) => Err(UsageError(format!(
+        Some(FaultTarget { slot, address }) => Err(UsageError(format!(
             "slot {slot} at {address} is no member of the cluster in --dir; name its folder, or give commands that stop and start \
              members, such as --stop-with and --start-with"
         ))),
@@ -148,8 +151,8 @@ mod tests {
 
     #[test]
     fn processes_of_another_cluster_are_refused() {
-        let place = Place { slot: 1, address: "a:1".into() };
-        let error = is_cluster_of(&[], &[place]).expect_err("no such member").to_string();
+        let target = FaultTarget { slot: 1, address: "a:1".into() };
+        let error = is_cluster_of(&[], &[target]).expect_err("no such member").to_string();
         assert!(error.contains("slot 1 at a:1") && error.contains("--stop-with"), "{error}");
     }
 }

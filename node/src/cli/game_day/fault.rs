@@ -1,6 +1,6 @@
 //! The faults of a game day, and what is expected of each.
 
-use super::hands::Act;
+use super::processes::Act;
 
 /// A fault, in the order in which they are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

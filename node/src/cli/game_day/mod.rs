@@ -1,10 +1,11 @@
 //! `cairn game-day`: faults on a running cluster that nobody needs, under a load of its own with a checker.
 //!
 //! ```text
-//! checks   whether it may begin: the cluster is well, and nobody else writes
-//! stage    one fault after another  ─► hands  signals to processes here, or the operator's commands
-//!                                   ─► load   writes, and reads back what was acknowledged
-//! report   what was expected, what happened, and what was lost
+//! checks     whether it may begin: the cluster is well, and nobody else uses it
+//! runner     one fault after another
+//! processes  what reaches the members: signals to processes here, or the operator's commands
+//! load       writes, and reads back what was acknowledged
+//! report     what was expected, what happened, and what was lost
 //! ```
 //!
 //! What holds here: what was done to a member is undone on every way out, also after a signal, and the keys
@@ -13,10 +14,10 @@
 mod checks;
 mod fault;
 mod gap;
-mod hands;
 mod load;
+mod processes;
 mod report;
-mod stage;
+mod runner;
 
 use super::ConnectOptions;
 use super::confirm::confirm;
@@ -31,10 +32,10 @@ use cairn_node::config::parse_size;
 use cairn_node::health::Report;
 use clap::Args;
 use fault::{FAULTS, Fault};
-use hands::{CommandArgs, Control, Hands};
 use load::Load;
+use processes::{CommandArgs, Control, Processes};
 use report::GameDay;
-use stage::Stage;
+use runner::Runner;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -97,15 +98,15 @@ pub(crate) async fn run(args: GameDayArgs, output: &Output) -> anyhow::Result<Ex
     if !args.yes && !confirm(question, "add --yes")? {
         return Err(UsageError("nothing was done".into()).into());
     }
-    let hands = match args.commands.are_given() {
-        true => Hands::Commands(args.commands.clone()),
-        false => Hands::Dev(dev::members(&args.dir)?),
+    let processes = match args.commands.are_given() {
+        true => Processes::Commands(args.commands.clone()),
+        false => Processes::Dev(dev::members(&args.dir)?),
     };
-    let mut stage = begin(&args, hands).await?;
+    let mut runner = begin(&args, processes).await?;
     // Made now: a report that cannot be written is told before anything is done.
     let file = args.report.as_deref().map(create).transpose()?;
     let mut day = GameDay {
-        cluster: stage.client.cluster().unwrap_or_default(),
+        cluster: runner.client.cluster().unwrap_or_default(),
         began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         trials: Vec::new(),
         trouble: None,
@@ -113,13 +114,13 @@ pub(crate) async fn run(args: GameDayArgs, output: &Output) -> anyhow::Result<Ex
     let signal = tokio::select! {
         biased;
         signal = termination() => Some(signal.unwrap_or("a signal")),
-        () = stage.play(&mut day) => None,
+        () = runner.play(&mut day) => None,
     };
     if let Some(signal) = signal {
         tell(&format!("{signal} received; what was done is being undone"));
         day.trouble = Some(format!("{signal} was received, and the rest was not done"));
     }
-    let prefix = stage.load.prefix().to_owned();
+    let prefix = runner.load.prefix().to_owned();
     let undone = tokio::select! {
         biased;
         signal = termination() => {
@@ -128,7 +129,7 @@ pub(crate) async fn run(args: GameDayArgs, output: &Output) -> anyhow::Result<Ex
                 "{signal} was received again: members may be down or paused, and keys left below {prefix}"
             ))
         }
-        undone = undo(&mut stage) => undone,
+        undone = undo(&mut runner) => undone,
     };
     if let Err(error) = undone {
         day.trouble = Some(format!("{error:#}"));
@@ -149,14 +150,14 @@ pub(crate) async fn run(args: GameDayArgs, output: &Output) -> anyhow::Result<Ex
 }
 
 /// What is needed for the faults, once it is known that they may be done.
-async fn begin(args: &GameDayArgs, hands: Hands) -> anyhow::Result<Stage> {
+async fn begin(args: &GameDayArgs, processes: Processes) -> anyhow::Result<Runner> {
     let client = args.connect.connected(1, ReadFrom::Leader).await?;
     let mut faults = FAULTS.to_vec();
     faults.retain(|fault| args.only.is_empty() || args.only.contains(fault));
     let load = Load::new(&client);
-    let stage = Stage {
+    let runner = Runner {
         client,
-        control: Control::new(Hands::Dev(Vec::new())),
+        control: Control::new(Processes::Dev(Vec::new())),
         load,
         faults,
         lasts: args.lasts,
@@ -166,35 +167,35 @@ async fn begin(args: &GameDayArgs, hands: Hands) -> anyhow::Result<Stage> {
     };
     let began = Instant::now();
     let report = loop {
-        let report = Report::ask(|| stage.answers()).await;
+        let report = Report::ask(|| runner.answers()).await;
         if checks::is_well(&report).is_ok() || began.elapsed() > args.connect.timeout() {
             break report;
         }
         sleep(POLL).await;
     };
     checks::is_well(&report)?;
-    if let Hands::Dev(members) = &hands {
-        let leader = stage::leader(&report.answers)
+    if let Processes::Dev(members) = &processes {
+        let leader = runner::leader(&report.answers)
             .ok_or_else(|| StateError("no node says that it leads".to_owned()))?;
-        checks::is_cluster_of(members, &stage::places(&leader))?;
+        checks::is_cluster_of(members, &runner::targets(&leader))?;
     }
     if !args.with_traffic {
-        let before = stage.answers().await;
+        let before = runner.answers().await;
         sleep(LOOK).await;
-        checks::is_unused(&before, &stage.answers().await)?;
+        checks::is_unused(&before, &runner.answers().await)?;
     }
-    Ok(Stage { control: Control::new(hands), ..stage })
+    Ok(Runner { control: Control::new(processes), ..runner })
 }
 
 /// Lets the cluster be as it was: its members run, and the keys of the load are gone.
-async fn undo(stage: &mut Stage) -> anyhow::Result<()> {
-    let undone = stage.control.undo().await;
-    let stopped = stage.load.stop().await;
+async fn undo(runner: &mut Runner) -> anyhow::Result<()> {
+    let undone = runner.control.undo().await;
+    let stopped = runner.load.stop().await;
     undone?;
     stopped?;
-    stage.until_well().await?;
-    let prefix = stage.load.prefix();
-    load::remove(&stage.client, prefix)
+    runner.until_well().await?;
+    let prefix = runner.load.prefix();
+    load::remove(&runner.client, prefix)
         .await
         .with_context(|| format!("the keys below {prefix} are left: delete them"))
 }

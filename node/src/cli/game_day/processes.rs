@@ -77,14 +77,14 @@ pub(super) enum Act {
 
 /// A member, as the cluster says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FaultTarget {
     pub(super) slot: u16,
     /// `host:port` for clients.
     pub(super) address: String,
 }
 
 /// What reaches the processes.
-pub(super) enum Hands {
+pub(super) enum Processes {
     Dev(Vec<DevMember>),
     Commands(CommandArgs),
 }
@@ -92,7 +92,7 @@ pub(super) enum Hands {
 /// What is to be undone.
 #[derive(Clone, Debug)]
 enum Done {
-    Act(Act, Place),
+    Act(Act, FaultTarget),
     /// A data directory of `cairn dev` was put aside: where it was, and where it is.
     Aside {
         from: PathBuf,
@@ -100,25 +100,25 @@ enum Done {
     },
 }
 
-/// Hands that remember what they did.
+/// The processes, and what was done to them.
 pub(super) struct Control {
-    hands: Hands,
+    processes: Processes,
     done: Vec<Done>,
 }
 
 impl Control {
-    pub(super) fn new(hands: Hands) -> Control {
-        Control { hands, done: Vec::new() }
+    pub(super) fn new(processes: Processes) -> Control {
+        Control { processes, done: Vec::new() }
     }
 
     /// Why this cannot be done here; `None`: it can.
     pub(super) fn cannot(&self, act: Act) -> Option<&'static str> {
-        match (&self.hands, act) {
-            (Hands::Dev(_), Act::Cut) => Some(
+        match (&self.processes, act) {
+            (Processes::Dev(_), Act::Cut) => Some(
                 "the members share this machine's loopback interface, so there is no network to cut",
             ),
-            (Hands::Dev(_), _) => None,
-            (Hands::Commands(commands), _) => match (commands.of(act), act) {
+            (Processes::Dev(_), _) => None,
+            (Processes::Commands(commands), _) => match (commands.of(act), act) {
                 (Some(_), _) => None,
                 (None, Act::Stop) => Some("--stop-with was not given"),
                 (None, Act::Kill) => Some("--kill-with was not given"),
@@ -132,14 +132,14 @@ impl Control {
     }
 
     /// Does it to a member. Returns once it is done: the process has ended, or is paused.
-    pub(super) async fn act(&mut self, act: Act, place: &Place) -> anyhow::Result<()> {
+    pub(super) async fn act(&mut self, act: Act, target: &FaultTarget) -> anyhow::Result<()> {
         // An act that fails in the middle may have had its effect.
-        self.done.push(Done::Act(act, place.clone()));
-        let member = match &self.hands {
-            Hands::Dev(members) => of_slot(members, place.slot)?.clone(),
-            Hands::Commands(commands) => {
+        self.done.push(Done::Act(act, target.clone()));
+        let member = match &self.processes {
+            Processes::Dev(members) => of_slot(members, target.slot)?.clone(),
+            Processes::Commands(commands) => {
                 let command = commands.of(act).context("there is no command for this")?;
-                return run(command, place).await;
+                return run(command, target).await;
             }
         };
         match act {
@@ -173,24 +173,24 @@ impl Control {
     }
 
     async fn undo_one(&self, done: &Done) -> anyhow::Result<()> {
-        let (act, place) = match done {
-            Done::Act(act, place) => (*act, place),
+        let (act, target) = match done {
+            Done::Act(act, target) => (*act, target),
             Done::Aside { from, to } => {
                 // A directory that was formatted meanwhile has a new identity, and stays.
                 if to.exists() && !from.exists() {
                     std::fs::rename(to, from)
-                        .with_context(|| format!("{} is not back in its place", to.display()))?;
+                        .with_context(|| format!("{} is not back where it was", to.display()))?;
                 }
                 return Ok(());
             }
         };
-        match &self.hands {
-            Hands::Commands(commands) => {
+        match &self.processes {
+            Processes::Commands(commands) => {
                 let command = commands.undoing(act).context("there is no command for this")?;
-                run(command, place).await
+                run(command, target).await
             }
-            Hands::Dev(members) => {
-                let member = of_slot(members, place.slot)?;
+            Processes::Dev(members) => {
+                let member = of_slot(members, target.slot)?;
                 match act {
                     Act::Pause => member.signal(Signal::CONT),
                     _ => member.release(),
@@ -201,10 +201,10 @@ impl Control {
 
     /// Starts a member whose disk is lost, which forms an empty directory. The old one stays aside.
     pub(super) fn start_empty(&mut self) -> anyhow::Result<()> {
-        let Hands::Dev(members) = &self.hands else { return Ok(()) };
+        let Processes::Dev(members) = &self.processes else { return Ok(()) };
         for done in std::mem::take(&mut self.done) {
-            if let Done::Act(_, place) = done {
-                of_slot(members, place.slot)?.release()?;
+            if let Done::Act(_, target) = done {
+                of_slot(members, target.slot)?.release()?;
             }
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Control {
     /// Removes the disk that a member lost, once the cluster is well without it. Returns what it could not
     /// remove.
     pub(super) fn remove_lost(&self, slot: u16) -> Option<PathBuf> {
-        let Hands::Dev(members) = &self.hands else { return None };
+        let Processes::Dev(members) = &self.processes else { return None };
         let lost = of_slot(members, slot).ok()?.data_directory.with_extension("lost");
         std::fs::remove_dir_all(&lost).is_err().then_some(lost)
     }
@@ -262,8 +262,8 @@ async fn ended(member: &DevMember, signal: Signal) -> anyhow::Result<()> {
 }
 
 /// Runs a command of the operator for a member.
-async fn run(template: &str, place: &Place) -> anyhow::Result<()> {
-    let text = filled(template, place)?;
+async fn run(template: &str, target: &FaultTarget) -> anyhow::Result<()> {
+    let text = filled(template, target)?;
     let mut command = Command::new("sh");
     command.args(["-c", &text]).stdin(Stdio::null()).kill_on_drop(true);
     let output = timeout(COMMAND_LIMIT, command.output())
@@ -282,38 +282,38 @@ async fn run(template: &str, place: &Place) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A [`UsageError`] if what the cluster calls the member could be more than a word of a shell.
-fn filled(template: &str, place: &Place) -> Result<String, UsageError> {
-    let host = place.address.rsplit_once(':').map_or(place.address.as_str(), |(host, _)| host);
+fn filled(template: &str, target: &FaultTarget) -> Result<String, UsageError> {
+    let host = target.address.rsplit_once(':').map_or(target.address.as_str(), |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
-    if host.is_empty() || host.starts_with('-') || !place.address.chars().all(is_plain) {
-        let address = place.address.escape_debug();
+    if host.is_empty() || host.starts_with('-') || !target.address.chars().all(is_plain) {
+        let address = target.address.escape_debug();
         return Err(UsageError(format!(
             "slot {} is at `{address}`, which is no plain host and port: no command is run with it",
-            place.slot
+            target.slot
         )));
     }
-    let text = template.replace("{host}", host).replace("{address}", &place.address);
-    Ok(text.replace("{slot}", &place.slot.to_string()))
+    let text = template.replace("{host}", host).replace("{address}", &target.address);
+    Ok(text.replace("{slot}", &target.slot.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(address: &str) -> Place {
-        Place { slot: 2, address: address.into() }
+    fn target(address: &str) -> FaultTarget {
+        FaultTarget { slot: 2, address: address.into() }
     }
 
     #[test]
     fn a_command_gets_the_members_host_and_nothing_that_a_shell_could_take() {
         let all = "ssh {host} stop {slot} at {address}";
-        let text = filled(all, &place("db2.example:7400")).expect("plain");
+        let text = filled(all, &target("db2.example:7400")).expect("plain");
         assert_eq!(text, "ssh db2.example stop 2 at db2.example:7400");
-        let text = filled("{host}", &place("[fd00::2]:7400")).expect("plain");
+        let text = filled("{host}", &target("[fd00::2]:7400")).expect("plain");
         assert_eq!(text, "fd00::2");
         for hostile in ["a;reboot:1", "$(reboot):1", "-oProxyCommand=x:1", "a b:1", ":1", "a\n:1"] {
-            let error = filled(all, &place(hostile)).expect_err(hostile).to_string();
+            let error = filled(all, &target(hostile)).expect_err(hostile).to_string();
             assert!(error.contains("no command is run"), "{hostile}: {error}");
         }
     }
@@ -326,11 +326,11 @@ mod tests {
             ..CommandArgs::default()
         };
         assert!(given.are_given() && !CommandArgs::default().are_given());
-        let control = Control::new(Hands::Commands(given));
+        let control = Control::new(Processes::Commands(given));
         assert_eq!(control.cannot(Act::Stop), None);
         assert_eq!(control.cannot(Act::Pause), Some("--pause-with was not given"));
         assert!(control.cannot(Act::LoseDisk).is_some());
-        let control = Control::new(Hands::Dev(Vec::new()));
+        let control = Control::new(Processes::Dev(Vec::new()));
         assert!(control.cannot(Act::Cut).is_some() && control.cannot(Act::Kill).is_none());
     }
 
@@ -347,10 +347,10 @@ mod tests {
             resume_with: say("resume"),
             ..CommandArgs::default()
         };
-        let mut control = Control::new(Hands::Commands(given));
-        let error = control.act(Act::Stop, &place("a:1")).await.expect_err("it fails");
+        let mut control = Control::new(Processes::Commands(given));
+        let error = control.act(Act::Stop, &target("a:1")).await.expect_err("it fails");
         assert!(error.to_string().contains("`false` ended"), "{error}");
-        control.act(Act::Pause, &place("a:1")).await.expect("it is done");
+        control.act(Act::Pause, &target("a:1")).await.expect("it is done");
         control.undo().await.expect("it is undone");
         control.undo().await.expect("nothing is left");
         let said = std::fs::read_to_string(&log).expect("a log");

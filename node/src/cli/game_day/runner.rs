@@ -5,8 +5,8 @@
 
 use super::checks;
 use super::fault::Fault;
-use super::hands::{Control, Place};
 use super::load::{self, Load};
+use super::processes::{Control, FaultTarget};
 use super::report::{GameDay, Trial};
 use crate::cli::output::tell;
 use anyhow::Context;
@@ -35,7 +35,7 @@ const FILL_DEADLINE: Duration = Duration::from_secs(30);
 const FILLED_WITHIN: Duration = Duration::from_secs(30 * 60);
 
 /// What is played, and with what.
-pub(super) struct Stage {
+pub(super) struct Runner {
     pub(super) client: Client,
     pub(super) control: Control,
     pub(super) load: Load,
@@ -49,7 +49,7 @@ pub(super) struct Stage {
     pub(super) fill_max: u64,
 }
 
-impl Stage {
+impl Runner {
     /// Plays all faults. After one from which the cluster did not come back none is done.
     pub(super) async fn play(&mut self, day: &mut GameDay) {
         let mut stopped_by = None;
@@ -91,18 +91,18 @@ impl Stage {
     }
 
     async fn one(&mut self, fault: Fault, trial: &mut Trial) -> anyhow::Result<()> {
-        let place = match fault.act() {
-            Some(_) => Some(self.place(fault).await?),
+        let target = match fault.act() {
+            Some(_) => Some(self.target(fault).await?),
             None => None,
         };
-        trial.slot = place.as_ref().map(|place| place.slot);
+        trial.slot = target.as_ref().map(|target| target.slot);
         self.load.start();
-        let disturbed = self.disturbed(fault, place.as_ref(), trial).await;
+        let disturbed = self.disturbed(fault, target.as_ref(), trial).await;
         trial.measured = self.load.stop().await?;
         disturbed?;
         (trial.checked, trial.lost) = self.load.check().await;
-        let lost_disk = place.filter(|_| fault == Fault::Disk);
-        if let Some(left) = lost_disk.and_then(|place| self.control.remove_lost(place.slot)) {
+        let lost_disk = target.filter(|_| fault == Fault::Disk);
+        if let Some(left) = lost_disk.and_then(|target| self.control.remove_lost(target.slot)) {
             tell(&format!("{} could not be removed", left.display()));
         }
         Ok(())
@@ -112,14 +112,14 @@ impl Stage {
     async fn disturbed(
         &mut self,
         fault: Fault,
-        place: Option<&Place>,
+        target: Option<&FaultTarget>,
         trial: &mut Trial,
     ) -> anyhow::Result<()> {
         self.load.works(SOME_WRITES, self.wait).await.context("before the fault")?;
         self.load.measure();
-        let done = match (fault.act(), place) {
-            (Some(act), Some(place)) => {
-                let done = self.control.act(act, place).await;
+        let done = match (fault.act(), target) {
+            (Some(act), Some(target)) => {
+                let done = self.control.act(act, target).await;
                 if done.is_ok() {
                     sleep(self.lasts).await;
                 }
@@ -167,19 +167,19 @@ impl Stage {
     }
 
     /// The member that has the fault, once it may be stopped.
-    async fn place(&self, fault: Fault) -> anyhow::Result<Place> {
+    async fn target(&self, fault: Fault) -> anyhow::Result<FaultTarget> {
         let began = Instant::now();
         let mut why = "no node says who leads".to_owned();
         while began.elapsed() < self.wait {
-            if let Some(place) = leader(&self.answers().await).and_then(|of| chosen(fault, &of)) {
+            if let Some(target) = leader(&self.answers().await).and_then(|of| chosen(fault, &of)) {
                 why = match self.client.safe_to_stop().await {
                     Err(error) => error.to_string(),
                     Ok(verdicts) => {
-                        let own = verdicts.into_iter().find(|one| one.slot == place.slot);
+                        let own = verdicts.into_iter().find(|one| one.slot == target.slot);
                         match own {
-                            Some(verdict) if verdict.is_safe() => return Ok(place),
+                            Some(verdict) if verdict.is_safe() => return Ok(target),
                             Some(verdict) => verdict.obstacles.join("; "),
-                            None => format!("slot {} is no member", place.slot),
+                            None => format!("slot {} is no member", target.slot),
                         }
                     }
                 };
@@ -239,15 +239,15 @@ pub(super) fn leader(answers: &[Answer]) -> Option<NodeStatus> {
 }
 
 /// The members, as the one that leads knows them.
-pub(super) fn places(leader: &NodeStatus) -> Vec<Place> {
+pub(super) fn targets(leader: &NodeStatus) -> Vec<FaultTarget> {
     let members = leader.members.iter();
     members
-        .map(|member| Place { slot: member.slot, address: member.client_address.clone() })
+        .map(|member| FaultTarget { slot: member.slot, address: member.client_address.clone() })
         .collect()
 }
 
 /// The member that has a fault.
-fn chosen(fault: Fault, leader: &NodeStatus) -> Option<Place> {
-    let of_leader = |place: &Place| place.slot == leader.slot;
-    places(leader).into_iter().find(|place| of_leader(place) == fault.is_of_leader())
+fn chosen(fault: Fault, leader: &NodeStatus) -> Option<FaultTarget> {
+    let of_leader = |target: &FaultTarget| target.slot == leader.slot;
+    targets(leader).into_iter().find(|target| of_leader(target) == fault.is_of_leader())
 }
