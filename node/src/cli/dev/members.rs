@@ -3,7 +3,7 @@
 //! What holds here: a process is one of the cluster's only if its command line names the member's
 //! configuration. Nothing else is signalled.
 
-use super::{hold, home, layout};
+use super::{hold, home, layout, requests};
 use crate::cli::exit::UsageError;
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +17,7 @@ pub(crate) struct DevMember {
     pub(crate) slot: u16,
     pub(crate) client_address: String,
     pub(crate) data_directory: PathBuf,
+    http_address: Option<String>,
     config_file: PathBuf,
     hold_file: PathBuf,
 }
@@ -47,6 +48,7 @@ pub(crate) fn members(dir: &Path) -> anyhow::Result<Vec<DevMember>> {
             slot,
             client_address: config.client_address,
             data_directory: config.data_directory,
+            http_address: config.http_address,
             config_file,
             hold_file: layout::hold_file(&home, slot),
         })
@@ -90,6 +92,11 @@ impl DevMember {
         let Some(process) = self.process()? else { return Ok(()) };
         kill_process(process, signal)
             .with_context(|| format!("cannot signal the process of slot {}", self.slot))
+    }
+
+    /// How many requests of clients the member has answered; `None`: it does not tell.
+    pub(crate) async fn requests(&self) -> Option<u64> {
+        requests::answered(self.http_address.as_ref()?).await
     }
 
     /// Keeps the member down once it has ended, until [`DevMember::release`] or the end of this process.

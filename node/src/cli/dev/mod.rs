@@ -20,6 +20,7 @@ mod hold;
 mod home;
 mod layout;
 mod members;
+mod requests;
 
 use super::exit::Exit;
 use super::output::{Output, tell};

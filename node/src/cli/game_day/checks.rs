@@ -41,25 +41,32 @@ pub(super) fn is_well(report: &Report) -> Result<(), StateError> {
     }
 }
 
-/// Nothing, if nobody wrote between two looks.
+/// Nothing, if nobody used the cluster between two looks. `requests`: those of clients meanwhile, if it is
+/// known.
 ///
 /// # Errors
-/// A [`StateError`] with what was written.
-pub(super) fn is_unused(before: &[Answer], after: &[Answer]) -> Result<(), StateError> {
+/// A [`StateError`] with what was done.
+pub(super) fn is_unused(
+    before: &[Answer],
+    after: &[Answer],
+    requests: Option<u64>,
+) -> Result<(), StateError> {
+    let requests = requests.unwrap_or(0);
     // By the leader alone: a member that catches up writes what others wrote long ago.
-    let Some((endpoint, now)) = leader(after) else { return Ok(()) };
+    let none = NodeStatus::default();
+    let (endpoint, now) = leader(after).unwrap_or(("", &none));
     let committed = statuses(before).map(|(_, node)| node.committed_index).max();
     let entries = committed.map_or(0, |before| now.committed_index.saturating_sub(before));
     let written =
         |node: &NodeStatus| node.storage.as_ref().map_or(0, |storage| storage.user_bytes_written);
     let led = leader(before).filter(|(before, _)| *before == endpoint);
     let bytes = led.map_or(0, |(_, then)| written(now).saturating_sub(written(then)));
-    if bytes == 0 && entries <= OWN_ENTRIES {
+    if requests == 0 && bytes == 0 && entries <= OWN_ENTRIES {
         return Ok(());
     }
     Err(StateError(format!(
-        "other clients write to this cluster ({entries} entries and {bytes} bytes between two looks), and a game day is for one \
-         that nobody needs; stop them, or add --with-traffic"
+        "other clients use this cluster ({requests} requests, {entries} entries and {bytes} bytes between two looks), and a game \
+         day is for one that nobody needs; stop them, or add --with-traffic"
     )))
 }
 
@@ -125,12 +132,14 @@ mod tests {
     #[test]
     fn a_cluster_that_others_write_to_is_refused_and_its_own_entries_are_no_traffic() {
         let before = [node(100, 7), silent()];
-        assert!(is_unused(&before, &[node(100 + OWN_ENTRIES, 7), silent()]).is_ok());
+        assert!(is_unused(&before, &[node(100 + OWN_ENTRIES, 7), silent()], None).is_ok());
         for busy in [node(100 + OWN_ENTRIES + 1, 7), node(101, 8)] {
-            let error = is_unused(&before, &[silent(), busy]).expect_err("it is used");
+            let error = is_unused(&before, &[silent(), busy], None).expect_err("it is used");
             assert!(error.to_string().contains("--with-traffic"), "{error}");
         }
-        assert!(is_unused(&[], &[node(100, 7)]).is_ok(), "nothing to compare");
+        assert!(is_unused(&[], &[node(100, 7)], Some(0)).is_ok(), "nothing to compare");
+        let readers = is_unused(&before, &before, Some(3)).expect_err("it is read").to_string();
+        assert!(readers.contains("3 requests"), "{readers}");
     }
 
     /// The story: a member that had been down caught up between the two looks, and that was said to be
@@ -146,7 +155,7 @@ mod tests {
             answer
         };
         let before = [node(5000, 7), follower(100, 7)];
-        assert!(is_unused(&before, &[node(5000, 7), follower(5000, 9000)]).is_ok());
+        assert!(is_unused(&before, &[node(5000, 7), follower(5000, 9000)], None).is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What holds here: what was done to a member is undone on every way out, also after a signal, and the keys
-//! of the run are removed. A cluster of which other clients write keys is left alone unless that was asked for.
+//! of the run are removed. A cluster that other clients use is left alone unless that was asked for.
 
 mod checks;
 mod fault;
@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at what other clients write.
+/// Between two looks at what other clients do.
 const LOOK: Duration = Duration::from_secs(3);
 /// How often a cluster that is not well yet is asked.
 const POLL: Duration = Duration::from_millis(250);
@@ -69,7 +69,7 @@ pub(crate) struct GameDayArgs {
     #[arg(long)]
     lose_a_disk: bool,
 
-    /// Begin though other clients write to the cluster
+    /// Begin though other clients use the cluster
     #[arg(long)]
     with_traffic: bool,
 
@@ -180,11 +180,23 @@ async fn begin(args: &GameDayArgs, processes: Processes) -> anyhow::Result<Runne
         checks::is_cluster_of(members, &runner::targets(&leader))?;
     }
     if !args.with_traffic {
-        let before = runner.answers().await;
+        let (before, asked) = (runner.answers().await, requests(&processes).await);
         sleep(LOOK).await;
-        checks::is_unused(&before, &runner.answers().await)?;
+        let more =
+            requests(&processes).await.zip(asked).map(|(now, then)| now.saturating_sub(then));
+        checks::is_unused(&before, &runner.answers().await, more)?;
     }
     Ok(Runner { control: Control::new(processes), ..runner })
+}
+
+/// How many requests of clients the members have answered; `None`: not all of them tell.
+async fn requests(processes: &Processes) -> Option<u64> {
+    let Processes::Dev(members) = processes else { return None };
+    let mut sum = 0_u64;
+    for member in members {
+        sum = sum.saturating_add(member.requests().await?);
+    }
+    Some(sum)
 }
 
 /// Lets the cluster be as it was: its members run, and the keys of the load are gone.
