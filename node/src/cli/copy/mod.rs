@@ -195,7 +195,8 @@ fn broken_off(progress: &Progress) -> String {
     sum.add(progress.running);
     let number = progress.ended.len() + 1;
     format!(
-        "broken off in pass {number}: {} keys are written, {} deleted, and perhaps some more; run it again to go on",
+        "broken off in pass {number}: {} keys are written, {} deleted, and perhaps some more; run it again to go on, with --replace if the source \
+         changed meanwhile",
         sum.written + sum.replaced,
         sum.deleted
     )
@@ -257,7 +258,7 @@ fn as_text(names: &Names, passes: &[Pass]) -> String {
     lines.push(match caught_up(passes) {
         true => format!("copied `{}` to `{}`: the last pass found nothing to copy", names.from, names.to),
         false => format!(
-            "copied `{}` to `{}`, and the source changes on: to move, stop its writers and run it once more",
+            "copied `{}` to `{}`, and the source changes on: to move, stop its writers and run it once more with --replace",
             names.from, names.to
         ),
     });
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(told["total"]["written"], 3, "{told}");
         assert_eq!((&told["caught_up"], &told["index"]), (&json!(true), &json!(9)), "{told}");
         let busy = as_text(&names(), &passes[..2]);
-        assert!(busy.ends_with("stop its writers and run it once more"), "{busy}");
+        assert!(busy.ends_with("stop its writers and run it once more with --replace"), "{busy}");
         assert_eq!(as_json(&names(), &passes[..2])["caught_up"], false);
     }
 
@@ -323,7 +324,8 @@ mod tests {
         let progress = Progress { ended: vec![pass(7, first)], running, writes: true };
         assert_eq!(
             broken_off(&progress),
-            "broken off in pass 2: 6 keys are written, 4 deleted, and perhaps some more; run it again to go on"
+            "broken off in pass 2: 6 keys are written, 4 deleted, and perhaps some more; run it again to go on, with --replace if \
+             the source changed meanwhile"
         );
     }
 }
