@@ -111,7 +111,7 @@ impl Terminal {
         let line = OpenOptions::new().read(true).write(true).open(path).expect("its other end");
         let end = || line.try_clone().expect("a descriptor");
         let arguments = ["top", "--interval", "100ms", "-e", endpoint];
-        let mut command = cairn_launch::command(CAIRN, &arguments);
+        let mut command = cairn_launch::command(CAIRN, arguments);
         let command = command.stdin(end()).stdout(end()).stderr(end());
         let program = command.spawn().expect("cairn starts");
         let master = File::from(master);

@@ -3,7 +3,6 @@
 //! What holds here: nothing is changed, and no part waits for ever. A part that cannot be had says why.
 
 use super::super::http::HttpReader;
-use super::super::server_options::ServerOptions;
 use super::super::{doctor, health, inspect, status};
 use super::parts::{PART_BYTES, Parts};
 use cairn_client::Client;

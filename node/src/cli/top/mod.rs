@@ -58,7 +58,8 @@ pub(crate) struct TopArgs {
 pub(crate) async fn run(args: TopArgs, output: &Output) -> anyhow::Result<Exit> {
     let interval = args.interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
     let once = args.once || output.is_json();
-    if !once && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+    let on_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    if !once && !on_terminal {
         let why = "standard input and output are no terminal: `cairn status` shows the members once, and \
                    `cairn top --once` prints one frame";
         return Err(UsageError(why.into()).into());

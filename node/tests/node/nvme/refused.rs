@@ -83,6 +83,9 @@ fn the_last_byte(drive: &Drive) {
     drive.write(BYTES - 1, &[1]);
 }
 
+/// What a drive holds, and what its refusal says.
+type Kind = (fn(&Drive), &'static str);
+
 #[test]
 #[ignore = "needs root and loop devices: ./test nvme"]
 fn a_drive_that_holds_anything_is_refused_by_name_and_not_changed() {
@@ -100,7 +103,7 @@ fn a_drive_that_holds_anything_is_refused_by_name_and_not_changed() {
         assert!(drive.contents() == before, "{what}: the drive was changed");
         assert!(is_empty(&folder.join("mount")), "{what}");
     };
-    let kinds: [(fn(&Drive), &str); 8] = [
+    let kinds: [Kind; 8] = [
         (partitions, "it holds dos already: `wipefs --all "),
         (ext4, "it holds ext4 already: `wipefs --all "),
         (xfs, "it "),
