@@ -11,6 +11,8 @@ const ONE: Keep = Keep { last: 1, within: Duration::ZERO };
 fn refused<T>(result: crate::Result<T>) -> String {
     let error = result.err().unwrap();
     assert!(matches!(error, Error::Link { .. }), "{error}");
+    // The story: a line of the source was joined to the next one with its indentation.
+    assert!(!error.to_string().contains("  "), "{error}");
     error.to_string()
 }
 

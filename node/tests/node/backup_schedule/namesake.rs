@@ -28,6 +28,9 @@ async fn another_clusters_backup_is_named_once_and_the_schedule_goes_by_its_own(
     let log = cluster.logs_with(words, |log| log.contains(words)).await;
     let line = log.lines().find(|line| line.contains(words)).expect("logged");
     assert!(line.contains("ERROR") && line.contains(names(&first)[0]), "{line}");
+    // The story: lines of the source were joined with their indentation.
+    assert!(line.contains("This one goes on with its own backups"), "{line}");
+    assert!(line.contains("were replaced since, or the cluster was made anew"), "{line}");
 
     // The other one's is neither counted nor removed, and not named again.
     age(&cluster, &second[1..]);

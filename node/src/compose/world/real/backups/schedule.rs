@@ -288,7 +288,9 @@ impl Schedule {
             node = %self.replica.node_id(),
             at = target.text(),
             backup,
-            "another cluster of this name saves there: this backup is none of this cluster's. Give each its own target. This one goes              on with its own backups, and neither builds on the other's nor removes them. If all members were replaced since, or the              cluster was made anew, `cairn backup prune --remove NAME` removes what nobody needs"
+            "another cluster of this name saves there: this backup is none of this cluster's. Give each its own target. This one goes \
+             on with its own backups, and neither builds on the other's nor removes them. If all members were replaced since, or the \
+             cluster was made anew, `cairn backup prune --remove NAME` removes what nobody needs"
         );
     }
 
