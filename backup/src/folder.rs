@@ -2,7 +2,8 @@
 //!
 //! What holds here: no symbolic link is followed. A folder that is one has nothing of ours. Nor has a folder with one
 //! where an object should be: somebody put it there, so nobody knows what else is as it was, and it is left alone as a
-//! whole. The folder for backups itself may be a link: the configuration names it.
+//! whole. The folder for backups itself may be a link: the configuration names it. What has no backup's name is not
+//! opened: other programs' folders may be beside the backups, and refuse.
 
 use std::fs::{read_dir, symlink_metadata};
 use std::io::{ErrorKind, Result};
@@ -18,17 +19,20 @@ pub(crate) struct Listed {
     pub(crate) written: Option<SystemTime>,
 }
 
-/// The folders in this one, each with the objects in it. `is_object` says of a path, and of the name before it,
-/// whether a backup writes it.
+/// The folders in this one, each with the objects in it. `is_name` says of a name whether a backup may have it. `is_object`
+/// says of a path, and of the name before it, whether a backup writes it.
 pub(crate) fn list(
     folder: &Path,
+    is_name: fn(&str) -> bool,
     is_object: fn(&str, &str) -> bool,
 ) -> Result<Vec<(String, Vec<Listed>)>> {
     let mut folders = Vec::new();
     for entry in read_dir(folder)? {
         let entry = entry?;
-        // Nobody gives a backup such a name.
         let Ok(name) = entry.file_name().into_string() else { continue };
+        if !is_name(&name) {
+            continue;
+        }
         let is_folder = match entry.file_type() {
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             kind => kind?.is_dir(),
@@ -91,4 +95,31 @@ pub(crate) fn link_in(folder: &Path, path: &str) -> Result<Option<PathBuf>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir, write};
+
+    /// The story: a target was a mount point. Its `lost+found` is its administrator's alone, and every save, list and prune
+    /// failed there with "permission denied".
+    #[test]
+    fn a_folder_that_no_backup_can_have_is_not_opened() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["b0", "lost+found"] {
+            create_dir(root.path().join(name)).unwrap();
+            write(root.path().join(name).join("head"), "new").unwrap();
+        }
+        let is_name = |name: &str| name == "b0";
+        let is_object = |path: &str, name: &str| {
+            assert_eq!(name, "b0", "{path} is in a folder that was opened");
+            true
+        };
+        let listing = list(root.path(), is_name, is_object).unwrap();
+        let names: Vec<&str> = listing.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["b0"]);
+        let files = listing.iter().flat_map(|(_, objects)| objects);
+        assert_eq!(files.map(|file| file.path.as_str()).collect::<Vec<_>>(), ["b0/head"]);
+    }
 }

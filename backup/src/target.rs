@@ -343,8 +343,8 @@ impl Target {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
-            let folders = self.blocking(move || folder::list(&folder, is_written)).await?;
-            for (name, objects) in folders.into_iter().filter(|(name, _)| is_name(name)) {
+            let folders = self.blocking(move || folder::list(&folder, is_name, is_written)).await?;
+            for (name, objects) in folders {
                 let of_name = Found::of(&name, objects);
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
