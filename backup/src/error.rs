@@ -25,8 +25,8 @@ pub enum Error {
     },
     /// What is asked for is behind a symbolic link.
     #[error(
-        "`{path}` is a symbolic link, which is not followed: no backup wrote it. Name the backup that it leads to, or put that \
-         in its place"
+        "`{path}` is a symbolic link, which is not followed: no backup wrote it. Name the backup that it leads to, put that in \
+         its place, or remove the link"
     )]
     Link {
         /// The link.

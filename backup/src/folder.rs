@@ -19,42 +19,59 @@ pub(crate) struct Listed {
     pub(crate) written: Option<SystemTime>,
 }
 
-/// The folders in this one, each with the objects in it. `is_name` says of a name whether a backup may have it. `is_object`
-/// says of a path, and of the name before it, whether a backup writes it.
+/// What is in a folder for backups.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// The folders, each with its objects.
+    pub(crate) folders: Vec<(String, Objects)>,
+    /// The names of links that stand where a folder may be.
+    pub(crate) links: Vec<String>,
+}
+
+/// What is in a folder with a backup's name.
+#[derive(Default)]
+pub(crate) struct Objects {
+    /// Those that are files.
+    pub(crate) files: Vec<Listed>,
+    /// The paths at which an object should be, and a link is.
+    pub(crate) links: Vec<String>,
+}
+
+/// What is in this folder. `is_name` says of a name whether a backup may have it. `is_object` says of a path, and of the
+/// name before it, whether a backup writes it.
 pub(crate) fn list(
     folder: &Path,
     is_name: fn(&str) -> bool,
     is_object: fn(&str, &str) -> bool,
-) -> Result<Vec<(String, Vec<Listed>)>> {
-    let mut folders = Vec::new();
+) -> Result<Listing> {
+    let mut listing = Listing::default();
     for entry in read_dir(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         if !is_name(&name) {
             continue;
         }
-        let is_folder = match entry.file_type() {
-            Err(error) if error.kind() == ErrorKind::NotFound => false,
-            kind => kind?.is_dir(),
+        let kind = match entry.file_type() {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            kind => kind?,
         };
-        if is_folder && let Some(objects) = objects(&entry.path(), &name, is_object)? {
-            folders.push((name, objects));
+        if kind.is_symlink() {
+            listing.links.push(name);
+        } else if kind.is_dir() {
+            let objects = objects(&entry.path(), &name, is_object)?;
+            listing.folders.push((name, objects));
         }
     }
-    Ok(folders)
+    Ok(listing)
 }
 
-/// `None` if the folder is gone, or a link is where an object should be.
-fn objects(
-    folder: &Path,
-    name: &str,
-    is_object: fn(&str, &str) -> bool,
-) -> Result<Option<Vec<Listed>>> {
+/// Nothing, if the folder is gone.
+fn objects(folder: &Path, name: &str, is_object: fn(&str, &str) -> bool) -> Result<Objects> {
+    let mut objects = Objects::default();
     let entries = match read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(objects),
         entries => entries?,
     };
-    let mut objects = Vec::new();
     for entry in entries {
         let entry = entry?;
         let Ok(file) = entry.file_name().into_string() else { continue };
@@ -68,14 +85,29 @@ fn objects(
             metadata => metadata?,
         };
         if metadata.is_symlink() {
-            return Ok(None);
-        }
-        if !metadata.is_dir() {
+            objects.links.push(path);
+        } else if !metadata.is_dir() {
             let (bytes, written) = (metadata.len(), metadata.modified().ok());
-            objects.push(Listed { path, bytes, written });
+            objects.files.push(Listed { path, bytes, written });
         }
     }
-    Ok(Some(objects))
+    Ok(objects)
+}
+
+/// Whether this path in a folder leads to a file that nobody sees under another backup's name in the folder.
+///
+/// A link to a backup beside it hides nothing. One that leads nowhere has nothing that somebody could need.
+pub(crate) fn is_hidden(folder: &Path, path: &str, is_name: fn(&str) -> bool) -> Result<bool> {
+    let leads_to = match folder.join(path).canonicalize() {
+        Ok(leads_to) => leads_to,
+        // Something is there, and its name cannot be told.
+        Err(error) => return Ok(error.kind() == ErrorKind::PermissionDenied),
+    };
+    let file = path.split_once('/').map(|(_, file)| file);
+    let beside = leads_to.strip_prefix(folder.canonicalize()?).ok().and_then(Path::to_str);
+    let seen_as = beside.and_then(|beside| beside.split_once('/'));
+    let is_seen = seen_as.is_some_and(|(name, at)| is_name(name) && file == Some(at));
+    Ok(!is_seen)
 }
 
 /// The first link on the way from a folder to this path in it.
@@ -117,9 +149,9 @@ mod tests {
             true
         };
         let listing = list(root.path(), is_name, is_object).unwrap();
-        let names: Vec<&str> = listing.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = listing.folders.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["b0"]);
-        let files = listing.iter().flat_map(|(_, objects)| objects);
+        let files = listing.folders.iter().flat_map(|(_, objects)| &objects.files);
         assert_eq!(files.map(|file| file.path.as_str()).collect::<Vec<_>>(), ["b0/head"]);
     }
 }

@@ -9,16 +9,19 @@
 //! removes first records and looks again, and then removes other objects: one of the two sees the other. A
 //! folder without a head or a manifest that can be read is no backup's, and is not touched. If reading
 //! fails, nothing is removed. What a schedule removes, of its own cluster alone, is in `own`.
+//!
+//! Nothing goes of a folder with a symbolic link in it, and what its manifest names stays too. Where a manifest is
+//! behind a link that leads elsewhere, nothing is removed: nobody knows what it needs.
 
+mod kept;
 mod own;
 
+use self::kept::{Kept, Numbers, Rest, Staying};
 use self::own::{Counted, OwnHeads, of_one_history};
 use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
-use crate::target::{
-    Found, Target, first_records, folder_of, head_path, manifest_path, removed_path,
-};
+use crate::target::{Found, Survey, Target, first_records, folder_of, manifest_path, removed_path};
 use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -67,7 +70,8 @@ pub struct Pruned {
 /// would remove.
 ///
 /// # Errors
-/// [`Error::Missing`] or [`Error::Link`], of one that is named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
+/// [`Error::Missing`], of one that is named; [`Error::Link`], of one that is named, or of a manifest that is elsewhere and
+/// not named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
 /// to stay: what it needs is not known, so name it or put it right; [`Error::Newer`] and
 /// [`Error::TooLong`], of a manifest too; [`Error::Store`].
 pub async fn prune(
@@ -118,73 +122,6 @@ async fn prune_of(
     Ok(pruned)
 }
 
-/// What is kept of a manifest: its objects may be millions, and there may be many manifests.
-struct Kept {
-    name: String,
-    head: Head,
-    ended: u64,
-    /// The objects at the target that it needs, by their numbers.
-    needs: Vec<usize>,
-    /// The folders of all objects that it needs.
-    folders: BTreeSet<String>,
-}
-
-impl Kept {
-    fn of(manifest: Manifest, numbers: &BTreeMap<&str, usize>) -> Kept {
-        let paths = || manifest.objects().map(|object| object.path.as_str());
-        let folders: BTreeSet<&str> = paths().map(folder_of).collect();
-        Kept {
-            needs: paths().filter_map(|path| numbers.get(path).copied()).collect(),
-            folders: folders.into_iter().map(str::to_owned).collect(),
-            ended: manifest.ended,
-            name: manifest.name,
-            head: manifest.head,
-        }
-    }
-}
-
-/// What no backup that stays needs.
-#[derive(Default)]
-struct Rest {
-    /// Objects with their bytes.
-    objects: Vec<(String, u64)>,
-    /// Folders in which no save writes any more, and whether nothing of them stays.
-    ended: Vec<(String, bool)>,
-}
-
-impl Rest {
-    /// Of these folders, those that may go.
-    fn of(
-        found: &BTreeMap<String, Found>,
-        numbers: &BTreeMap<&str, usize>,
-        stays: &BTreeMap<String, Kept>,
-        may_go: impl Fn(&String) -> bool,
-    ) -> Rest {
-        let needed: BTreeSet<usize> =
-            stays.values().flat_map(|kept| kept.needs.iter().copied()).collect();
-        let is_needed = |path: &String| {
-            numbers.get(path.as_str()).is_some_and(|number| needed.contains(number))
-        };
-        let folders: BTreeSet<&String> = stays.values().flat_map(|kept| &kept.folders).collect();
-        let mut rest = Rest::default();
-        for (name, found) in found {
-            if stays.contains_key(name) || !may_go(name) {
-                continue;
-            }
-            let has_needed = folders.contains(name);
-            rest.ended.push((name.clone(), !has_needed));
-            let (head, removed) = (head_path(name), removed_path(name));
-            for (path, bytes) in &found.objects {
-                let stays = is_needed(path) || has_needed && (*path == head || *path == removed);
-                if !stays && *path != manifest_path(name) {
-                    rest.objects.push((path.clone(), *bytes));
-                }
-            }
-        }
-        rest
-    }
-}
-
 /// What is to be removed.
 struct Plan {
     /// What was at the target when it was made.
@@ -213,39 +150,34 @@ impl Plan {
             }
             Which::Own(_) => Vec::new(),
         };
-        let found = target.find().await?;
+        let Survey { found, linked } = target.survey().await?;
+        let named = without_hidden(target, &linked, named).await?;
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
-            target.follow_no_link(&manifest_path(name)).await?;
+            for path in [manifest_path(name), removed_path(name)] {
+                target.follow_no_link(&path).await?;
+            }
             if !found.get(name).is_some_and(|found| found.finished) {
                 let (target, name) = (target.text().to_owned(), name.clone());
                 return Err(Error::Missing { target, name });
             }
         }
-        let all = found.values().flat_map(|found| found.objects.keys());
-        let numbers: BTreeMap<&str, usize> =
-            all.enumerate().map(|(number, path)| (path.as_str(), number)).collect();
-        let mut stays: BTreeMap<String, Kept> = BTreeMap::new();
+        let numbers = Numbers::of(&found);
+        let mut staying = Staying::load(target, &found, &numbers, &named).await?;
         let mut goes: Vec<String> = named.clone();
-        for (name, _) in
-            found.iter().filter(|(name, found)| found.finished && !named.contains(name))
-        {
-            let kept = Kept::of(Manifest::load(target, name).await?, &numbers);
-            stays.insert(name.clone(), kept);
-        }
         let under_way = under_way(&found, &heads, now);
         let bases: BTreeSet<&String> =
             under_way.iter().filter_map(|name| heads.get(name)?.base.as_ref()).collect();
         let (mut ahead, mut one_history) = (Vec::new(), Ok(()));
-        let all_heads = || heads.values().chain(stays.values().map(|kept| &kept.head));
+        let all_heads = || heads.values().chain(staying.all().map(|kept| &kept.head));
         let own_heads = match which {
             Which::All(_) => None,
             Which::Own(own) => Some(OwnHeads::among(own, all_heads())),
         };
         let old = match (which, &own_heads) {
             (Which::Own(own), Some(own_heads)) => {
-                let counted = Counted::of(own_heads, &stays, now);
+                let counted = Counted::of(own_heads, &staying.listed, now);
                 one_history = of_one_history(target, counted.of_own.values().copied(), now);
                 let mut old = old(counted.of_own.into_iter(), &own_heads.clusters, keep, now);
                 old.truncate(own.most.saturating_sub(gone.len()));
@@ -253,13 +185,13 @@ impl Plan {
                 old
             }
             _ => {
-                let of = stays.values().map(|kept| ClusterId::of(&kept.head));
-                old(stays.iter(), &Clusters::of(of), keep, now)
+                let of = staying.listed.values().map(|kept| ClusterId::of(&kept.head));
+                old(staying.listed.iter(), &Clusters::of(of), keep, now)
             }
         };
         for name in old {
             if !bases.contains(&name) {
-                stays.remove(&name);
+                staying.listed.remove(&name);
                 goes.push(name);
             }
         }
@@ -275,11 +207,11 @@ impl Plan {
             }
         };
         let may_go = |name: &String| !under_way.contains(name) && is_own(name);
-        let Rest { mut objects, mut ended } = Rest::of(&found, &numbers, &stays, may_go);
+        let Rest { mut objects, mut ended } = Rest::of(&found, &numbers, &staying, may_go);
         // What it builds on was removed by a prune that did not see it begin: nobody knows what it needs.
         let lacks_base = |name: &&String| {
             let base = heads.get(*name).and_then(|head| head.base.as_ref());
-            base.is_some_and(|base| !stays.contains_key(base))
+            base.is_some_and(|base| !staying.has(base))
         };
         let kept_for: Vec<String> = under_way.iter().filter(lacks_base).cloned().collect();
         if !kept_for.is_empty() {
@@ -335,7 +267,7 @@ impl Plan {
     /// Backups that began since it was made, or went on though nobody wrote there for a day by this clock.
     /// They may need what is to go.
     async fn began(&self, target: &Target) -> Result<Vec<String>> {
-        let found = target.find().await?;
+        let found = target.survey().await?.found;
         let goes_on = |name: &String, found: &Found| {
             let was = self.seen.get(name);
             was.is_none_or(|was| found.finished && !was.finished || found.latest > was.latest)
@@ -366,6 +298,28 @@ async fn remove_all(
 /// In which order objects go. With a head or a mark the rest is found again.
 fn rank(path: &str) -> (bool, bool) {
     (path.ends_with("/removed"), path.ends_with("/head"))
+}
+
+/// Of the names that are given, those whose backups can go. A manifest behind a link that leads elsewhere is of a
+/// backup that somebody moved away, and that may need what is here.
+///
+/// The story: the objects that such a backup needed counted as needed by nobody, and were removed. Who names it says
+/// that it counts for nothing.
+async fn without_hidden(
+    target: &Target,
+    linked: &[String],
+    mut named: Vec<String>,
+) -> Result<Vec<String>> {
+    for link in linked {
+        if !target.hides_manifest(link).await? {
+            continue;
+        }
+        if !named.contains(link) {
+            target.follow_no_link(&manifest_path(link)).await?;
+        }
+        named.retain(|name| name != link);
+    }
+    Ok(named)
 }
 
 /// The folders that are a backup's, and the heads that can be read.
@@ -460,6 +414,7 @@ async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
             failed @ (Error::Store { .. }
             | Error::Newer { .. }
             | Error::TooLong { .. }
+            | Error::Link { .. }
             | Error::Missing { .. }),
         ) => Err(failed),
         // It is no backup's, or is of no use to anybody.

@@ -105,6 +105,16 @@ pub struct Found {
     pub objects: BTreeMap<String, u64>,
     /// When the latest of them was written.
     pub latest: Option<SystemTime>,
+    /// Whether a link is where an object should be. Nothing of it goes, and no list has it.
+    pub(crate) has_links: bool,
+}
+
+/// All that is at a target, also what no list has.
+pub(crate) struct Survey {
+    /// By the name of its backup, also with links in it.
+    pub(crate) found: BTreeMap<String, Found>,
+    /// The names of backups whose manifest may be behind a link.
+    pub(crate) linked: Vec<String>,
 }
 
 impl Found {
@@ -323,6 +333,13 @@ impl Target {
         }
     }
 
+    /// Whether the manifest of this name is behind a link that leads elsewhere, so that nobody knows what is needed.
+    pub(crate) async fn hides_manifest(&self, name: &str) -> Result<bool> {
+        let Place::Folder(folder) = &self.place else { return Ok(false) };
+        let (folder, path) = (folder.clone(), manifest_path(name));
+        self.blocking(move || folder::is_hidden(&folder, &path, is_name)).await
+    }
+
     /// Calls the system for a folder: it may wait for ever.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -340,15 +357,27 @@ impl Target {
     /// # Errors
     /// [`Error::Store`].
     pub async fn find(&self) -> Result<BTreeMap<String, Found>> {
-        let mut found: BTreeMap<String, Found> = BTreeMap::new();
+        let mut found = self.survey().await?.found;
+        found.retain(|_, found| !found.has_links);
+        Ok(found)
+    }
+
+    /// The same, with the folders in which a link is, and the names of links.
+    pub(crate) async fn survey(&self) -> Result<Survey> {
+        let (mut found, mut linked) = (BTreeMap::new(), Vec::new());
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
-            let folders = self.blocking(move || folder::list(&folder, is_name, is_written)).await?;
-            for (name, objects) in folders {
-                let of_name = Found::of(&name, objects);
-                found.extend(of_name.map(|of_name| (name, of_name)));
+            let listing = self.blocking(move || folder::list(&folder, is_name, is_written)).await?;
+            linked = listing.links;
+            for (name, objects) in listing.folders {
+                if objects.links.contains(&manifest_path(&name)) {
+                    linked.push(name.clone());
+                }
+                let has_links = !objects.links.is_empty();
+                let of_name = Found::of(&name, objects.files);
+                found.extend(of_name.map(|of_name| (name, Found { has_links, ..of_name })));
             }
-            return Ok(found);
+            return Ok(Survey { found, linked });
         }
         for folder in self.list(None).await?.common_prefixes {
             let name = folder.as_ref().to_owned();
@@ -358,7 +387,7 @@ impl Target {
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
         }
-        Ok(found)
+        Ok(Survey { found, linked })
     }
 
     async fn list(&self, folder: Option<&Path>) -> Result<ListResult> {

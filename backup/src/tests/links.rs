@@ -1,12 +1,31 @@
 //! Symbolic links in a folder for backups.
 
 use super::*;
-use crate::prune_own;
 use crate::target::manifest_path;
+use crate::{Own, Pruned, prune_own};
 use std::fs;
 use std::os::unix::fs::symlink;
 
 const ONE: Keep = Keep { last: 1, within: Duration::ZERO };
+const TWO: Keep = Keep { last: 2, within: Duration::ZERO };
+const OWN: Own<'static> = Own { id: SHOP, most: 9 };
+
+fn later() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(9 * 24 * 3600)
+}
+
+/// Puts a file or a folder elsewhere, and leaves a link.
+fn move_away(place: &Place, path: &str, elsewhere: &Path) {
+    let here = place.path().join(path);
+    fs::rename(&here, elsewhere).unwrap();
+    symlink(elsewhere, here).unwrap();
+}
+
+fn move_back(place: &Place, path: &str, elsewhere: &Path) {
+    let here = place.path().join(path);
+    fs::remove_file(&here).unwrap();
+    fs::rename(elsewhere, here).unwrap();
+}
 
 fn refused<T>(result: crate::Result<T>) -> String {
     let error = result.err().unwrap();
@@ -58,13 +77,10 @@ fn a_backup_with_a_link_for_an_object_is_left_alone_and_named_by_who_asks_for_it
         cluster.save(&target, "b2", None).await;
         let elsewhere = tempfile::tempdir().unwrap();
         let other = elsewhere.path().join("values");
-        fs::rename(place.path().join(&moved), &other).unwrap();
-        symlink(&other, place.path().join(&moved)).unwrap();
+        move_away(&place, &moved, &other);
         let before = fs::read_dir(place.path().join("b0")).unwrap().count();
 
-        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
-        let own = crate::Own { id: SHOP, most: 9 };
-        let pruned = prune_own(&target, &ONE, &own, later).await.unwrap();
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
         assert_eq!(pruned.backups, ["b1"]);
         assert_eq!(fs::read_dir(place.path().join("b0")).unwrap().count(), before);
         assert!(other.exists());
@@ -76,5 +92,115 @@ fn a_backup_with_a_link_for_an_object_is_left_alone_and_named_by_who_asks_for_it
         // Nothing builds on it.
         let based = Sources::find(&target, SHOP, Some("b0"), false, None).await;
         assert!(matches!(based.err(), Some(Error::Damaged { .. })));
+        // Who names it removes the backup, and none of its objects.
+        let named = ["b0".to_owned()];
+        let pruned = prune(&target, &ONE, &named, later(), false).await.unwrap();
+        assert_eq!((pruned.backups, pruned.objects), (named.to_vec(), 0));
+        let opened = Backup::open(&target, "b0").await;
+        assert!(matches!(opened.err(), Some(Error::Missing { .. })));
+        assert_eq!(fs::read_dir(place.path().join("b0")).unwrap().count(), before);
+        assert!(other.exists());
+    });
+}
+
+/// The story: one large object of a backup was moved to another disk for a day, with a link in its place. The backup was in no
+/// list then, so what it needed in the folders of earlier backups was needed by nobody, and a prune removed it. The
+/// object came back, and the backup was damaged for good.
+#[test]
+fn what_a_backup_with_a_link_needs_elsewhere_stays() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(73);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(50);
+        let saved = cluster.save(&target, "b1", Some("b0")).await;
+        let then = cluster.keys.clone();
+        assert!(saved.values.iter().any(|object| object.path.starts_with("b0/")));
+        let own = saved.values.iter().find(|object| object.path.starts_with("b1/"));
+        let moved = own.unwrap().path.clone();
+        for name in ["b2", "b3"] {
+            cluster.work(10);
+            cluster.save(&target, name, None).await;
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = elsewhere.path().join("values");
+        move_away(&place, &moved, &other);
+
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b0", "b2"]);
+        move_back(&place, &moved, &other);
+        check(&then, &target, "b1").await;
+        // It is one of those that count again.
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b1"]);
+        assert!(place.is_empty("b0") && place.is_empty("b1"));
+        cluster.check(&target, "b3").await;
+    });
+}
+
+/// What is under way goes on once the object is back, and needs what it builds on.
+#[test]
+fn a_backup_under_way_with_a_link_keeps_what_it_builds_on() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(74);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(50);
+        cluster.save(&target, "b1", None).await;
+        let sources = Sources::find(&target, SHOP, Some("b0"), false, None).await.unwrap();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
+        let mut saver = begun.unwrap();
+        for item in items.into_iter().take(100) {
+            saver.add(item).await.unwrap();
+        }
+        saver.break_off().await.unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        move_away(&place, "broken/records-000000", &elsewhere.path().join("records"));
+        let pruned = prune_own(&target, &ONE, &OWN, SystemTime::now()).await.unwrap();
+        assert_eq!(pruned, Pruned::default());
+        // A day later it is none, and nothing of it goes.
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        assert!(place.path().join("broken/head").exists());
+        cluster.check(&target, "b1").await;
+    });
+}
+
+/// The story: a backup was moved to another disk, or its manifest alone, with a link in its place. What it needed was needed
+/// by nobody, and a prune removed it.
+#[test]
+fn where_a_manifest_is_behind_a_link_that_leads_elsewhere_nothing_is_removed() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(75);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(50);
+        cluster.save(&target, "b1", Some("b0")).await;
+        let then = cluster.keys.clone();
+        cluster.work(10);
+        cluster.save(&target, "b2", None).await;
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = elsewhere.path().join("moved");
+        let objects = async || {
+            let found = target.find().await.unwrap();
+            found.into_iter().map(|(name, found)| (name, found.objects)).collect::<Vec<_>>()
+        };
+        for moved in ["b1", "b1/manifest"] {
+            move_away(&place, moved, &other);
+            let before = objects().await;
+            let said = refused(prune_own(&target, &ONE, &OWN, later()).await);
+            assert!(said.contains(&format!("{moved}` is a symbolic link")), "{said}");
+            refused(prune(&target, &ONE, &[], later(), false).await);
+            assert_eq!(objects().await, before);
+            move_back(&place, moved, &other);
+        }
+        let pruned = prune_own(&target, &TWO, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        check(&then, &target, "b1").await;
+        // Who names it says that nobody needs it. The link and what it leads to stay.
+        move_away(&place, "b1", &other);
+        let pruned = prune(&target, &ONE, &["b1".to_owned()], later(), false).await.unwrap();
+        assert!(pruned.backups.is_empty() && pruned.objects > 0, "{pruned:?}");
+        assert!(place.is_empty("b0") && other.join("manifest").exists());
+        assert!(place.path().join("b1").is_symlink());
+        cluster.check(&target, "b2").await;
     });
 }
