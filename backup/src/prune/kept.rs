@@ -1,12 +1,14 @@
 //! What the backups that stay need, and what is left beside that.
 //!
-//! What holds here: one manifest is in memory at a time. A backup with a symbolic link in its folder is in no list, and what
+//! What holds here: one manifest is in memory at a time. What is kept of each are runs of numbers: there may be hundreds of
+//! backups that need the same tens of thousands of objects. A backup with a symbolic link in its folder is in no list, and what
 //! its manifest names is needed all the same.
 
 use crate::error::Result;
 use crate::manifest::{Head, Manifest};
 use crate::target::{Found, Target, folder_of, head_path, manifest_path, removed_path};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The objects at the target, numbered in the order of their paths.
 pub(super) struct Numbers<'a>(BTreeMap<&'a str, u32>);
@@ -18,13 +20,32 @@ impl<'a> Numbers<'a> {
     }
 }
 
+/// Numbers, consecutive ones as one range.
+struct Runs(Vec<Range<u32>>);
+
+impl Runs {
+    fn of(mut numbers: Vec<u32>) -> Runs {
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for number in numbers {
+            match runs.last_mut() {
+                Some(run) if run.end == number => run.end += 1,
+                _ => runs.push(number..number + 1),
+            }
+        }
+        runs.shrink_to_fit();
+        Runs(runs)
+    }
+}
+
 /// What is kept of a manifest: its objects may be millions, and there may be many manifests.
 pub(super) struct Kept {
     pub(super) name: String,
     pub(super) head: Head,
     pub(super) ended: u64,
     /// The objects at the target that it needs.
-    needs: Vec<u32>,
+    needs: Runs,
     /// The folders of all objects that it needs.
     folders: BTreeSet<String>,
 }
@@ -34,7 +55,7 @@ impl Kept {
         let paths = || manifest.objects().map(|object| object.path.as_str());
         let folders: BTreeSet<&str> = paths().map(folder_of).collect();
         Kept {
-            needs: paths().filter_map(|path| numbers.0.get(path).copied()).collect(),
+            needs: Runs::of(paths().filter_map(|path| numbers.0.get(path).copied()).collect()),
             folders: folders.into_iter().map(str::to_owned).collect(),
             ended: manifest.ended,
             name: manifest.name,
@@ -128,9 +149,9 @@ struct Needed<'a> {
 impl<'a> Needed<'a> {
     fn by(staying: &Staying, numbers: &'a Numbers<'a>) -> Needed<'a> {
         let mut is_needed = vec![false; numbers.0.len()];
-        for number in staying.all().flat_map(|kept| &kept.needs) {
-            if let Some(is_needed) = is_needed.get_mut(index(*number)) {
-                *is_needed = true;
+        for run in staying.all().flat_map(|kept| &kept.needs.0) {
+            if let Some(part) = is_needed.get_mut(index(run.start)..index(run.end)) {
+                part.fill(true);
             }
         }
         Needed { numbers, is_needed }
@@ -145,4 +166,61 @@ impl<'a> Needed<'a> {
 
 fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Object;
+    use crate::target::path_of;
+
+    const OBJECTS: u32 = 1 << 16;
+
+    fn head() -> Head {
+        Head {
+            cluster: "shop".into(),
+            generation: 1,
+            cluster_version: 1,
+            term: 1,
+            index: 1,
+            release: "test".into(),
+            base: None,
+            resumes: Vec::new(),
+            began: 0,
+            recipients: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
+    fn object(number: u32) -> Object {
+        let path = path_of("b0", "values", index(number));
+        Object { number, path, bytes: 1, raw_bytes: 1, zstd: false, crc32: 0 }
+    }
+
+    /// The story: of each backup that stayed the number of every object that it needs was kept. Of 720 backups of 65,536
+    /// objects that were hundreds of megabytes in the leader.
+    #[test]
+    fn what_a_backup_needs_takes_as_much_memory_as_there_are_gaps_in_it() {
+        let all: Vec<Object> = (0..OBJECTS).map(object).collect();
+        let objects = all.iter().map(|object| (object.path.clone(), object.bytes)).collect();
+        let found: BTreeMap<String, Found> =
+            [("b0".to_owned(), Found { objects, ..Found::default() })].into();
+        let numbers = Numbers::of(&found);
+        let kept = |is_left_out: fn(u32) -> bool| {
+            let values = all.iter().filter(|object| !is_left_out(object.number)).cloned();
+            let manifest = Manifest::new("b1".into(), head());
+            Kept::of(Manifest { values: values.rev().collect(), ..manifest }, &numbers)
+        };
+        let whole = kept(|_| false).needs.0;
+        assert_eq!((whole.len(), whole.first()), (1, Some(&(0..OBJECTS))));
+        let gaps = kept(|number| number == 7 || number == OBJECTS - 1);
+        assert_eq!(gaps.needs.0, vec![0..7, 8..OBJECTS - 1]);
+
+        let listed = [("b1".to_owned(), gaps)].into();
+        let staying = Staying { listed, apart: BTreeMap::new() };
+        let rest = Rest::of(&found, &numbers, &staying, |_| true);
+        let left: Vec<&str> = rest.objects.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(left, [object(7).path, object(OBJECTS - 1).path]);
+        assert_eq!(rest.ended, [("b0".to_owned(), false)]);
+    }
 }
