@@ -6,10 +6,10 @@
 //! [`Limits::retry`]. What a store says passes through [`Secrets`]: an endpoint may have a password in it.
 
 use crate::shown::Secrets;
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::HttpError;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{BackoffConfig, Error, ObjectStore, Result, RetryConfig};
@@ -100,6 +100,11 @@ const ENDPOINTS: [&str; 10] = [
     "GOOGLE_BASE_URL",
 ];
 
+/// The variables that become a part of a server's name.
+const HOST_PARTS: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "AZURE_STORAGE_ACCOUNT_NAME"];
+/// The variable that holds a whole file.
+const FILE: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
+
 /// A bucket, below a prefix.
 pub(crate) struct Bucket {
     provider: &'static Provider,
@@ -129,6 +134,42 @@ fn is_no_url(url: &str) -> Option<String> {
             Some("expected http:// or https://".into())
         }
         Ok(_) => url.parse::<http::Uri>().err().map(|error| error.to_string()),
+    }
+}
+
+impl Provider {
+    /// Whether the store reads this variable. Others are of other tools.
+    fn knows(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        match self.scheme {
+            "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
+            "gs" => name.parse::<GoogleConfigKey>().is_ok(),
+            _ => name.parse::<AzureConfigKey>().is_ok(),
+        }
+    }
+
+    /// What is wrong with a variable, without what it holds. The store panics at such values, some of them once it is
+    /// asked for something: in a URL, in a header, and in a server's name.
+    fn fault(&self, name: &str, value: &str) -> Option<String> {
+        let known = name.to_ascii_uppercase();
+        if !self.knows(name) || known == FILE {
+            return None;
+        }
+        if value.contains(char::is_control) {
+            return Some(format!(
+                "{name} has a control character, such as a line break at its end: set it without"
+            ));
+        }
+        if ENDPOINTS.contains(&known.as_str()) {
+            return is_no_url(value).map(|why| format!("{name} is no URL: {why}"));
+        }
+        let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let is_part = || {
+            value.bytes().all(usual) && is_no_url(&format!("https://s3.{value}.example")).is_none()
+        };
+        (HOST_PARTS.contains(&known.as_str()) && !is_part()).then(|| {
+            format!("{name} cannot be in a server's name: expected letters, digits and hyphens")
+        })
     }
 }
 
@@ -175,11 +216,9 @@ impl Bucket {
         let urls = variables.iter().filter(|&variable| own(variable) || variable.1.contains("://"));
         let secrets = Secrets::of(urls.map(|(_, value)| value.as_str()));
         let mut variables: Vec<(String, String)> = variables.into_iter().filter(own).collect();
-        let endpoints = variables.iter().filter(|(name, _)| ENDPOINTS.contains(&name.as_str()));
-        for (name, url) in endpoints {
-            if let Some(why) = is_no_url(url) {
-                return Err(format!("{name} is no URL: {why}"));
-            }
+        let fault = variables.iter().find_map(|(name, value)| provider.fault(name, value));
+        if let Some(fault) = fault {
+            return Err(fault);
         }
         let request = format!("{}ms", limits.request.as_millis());
         variables.push((format!("{}TIMEOUT", provider.variables), request));

@@ -247,6 +247,44 @@ fn no_password_of_the_environment_is_in_an_error() {
     });
 }
 
+/// The story: a region had a blank in it, and a token a line break at its end, as files of secrets have. The store panicked
+/// once it was asked for something, and the thread of the schedule was gone until the node was started anew.
+#[test]
+fn a_variable_that_the_store_would_panic_at_is_refused_by_its_name() {
+    let with = |name: &str, value: &str| {
+        let mut variables = variables("http://127.0.0.1:1");
+        variables.retain(|(given, _)| given != name);
+        variables.push((name.to_owned(), value.to_owned()));
+        variables
+    };
+    let (control, host) = ("a control character", "cannot be in a server's name");
+    for (target, name, value, what) in [
+        (TEXT, "AWS_SESSION_TOKEN", "hush\n", control),
+        (TEXT, "AWS_ACCESS_KEY_ID", "hush\r\n", control),
+        (TEXT, "AWS_SECRET_ACCESS_KEY", "hu\0sh", control),
+        (TEXT, "AWS_REGION", "hush-1\n", control),
+        (TEXT, "AWS_REGION", "hush 1", host),
+        (TEXT, "AWS_DEFAULT_REGION", "hush/1", host),
+        (TEXT, "AWS_REGION", "hush\"1", host),
+        ("az://of/shop", "AZURE_STORAGE_ACCOUNT_NAME", "hush\"hush", host),
+        ("az://of/shop", "AZURE_STORAGE_SAS_TOKEN", "sig=hush\n", control),
+        ("gs://of/shop", "GOOGLE_APPLICATION_CREDENTIALS", "/hush\n", control),
+    ] {
+        let refused = Target::bucket(target, with(name, value), None).err().unwrap().to_string();
+        assert!(refused.contains(&format!("{name} ")) && refused.contains(what), "{refused}");
+        assert!(!refused.contains("hush"), "{refused}");
+    }
+    for (name, value) in [
+        ("AWS_REGION", "eu-central-1"),
+        ("AWS_DEFAULT_REGION", "RegionOne"),
+        // Of other tools.
+        ("AWS_NOTES", "two\nlines"),
+        ("AZURE_STORAGE_SAS_TOKEN", "two\nlines"),
+    ] {
+        assert!(Target::bucket(TEXT, with(name, value), None).is_ok(), "{name}");
+    }
+}
+
 /// The server of the other tests makes a bucket of a write. These are the answers that Amazon's documents.
 #[test]
 fn what_other_servers_answer_is_named_with_the_way_out() {

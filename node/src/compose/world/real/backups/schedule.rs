@@ -12,7 +12,7 @@
 //! - What another cluster of the same name saves at the target is none of this one's: it says nothing of when the next
 //!   one is due. It is named once.
 //! - A cause of failure is logged once. What failed is tried again after pauses that grow up to
-//!   [`BackupConfig::every`].
+//!   [`BackupConfig::every`]. A panic is a failure like others: the thread goes on.
 
 mod once;
 mod remove;
@@ -30,7 +30,9 @@ use cairn_backup::{
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_raft::{Replica, ReplicaStatus, Role};
 use cairn_tls::Files;
+use futures::FutureExt;
 use std::ops::ControlFlow;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
@@ -63,6 +65,13 @@ fn pauses(pause: Duration, every: Duration) -> (Duration, Duration) {
 /// The term in which a member leads, if it does.
 fn led_term(status: &ReplicaStatus) -> Option<u64> {
     (status.role == Role::Leader).then_some(status.term)
+}
+
+/// What a step comes to, also if it panics: libraries do so at what they do not expect. What the schedule knows is as good as
+/// after another failure.
+async fn caught<T>(step: impl Future<Output = Result<T, SaveError>>) -> Result<T, SaveError> {
+    let panicked = || BackupError::Task("it panicked, and the log says where".into());
+    AssertUnwindSafe(step).catch_unwind().await.unwrap_or_else(|_| Err(panicked().into()))
 }
 
 /// What is at the target.
@@ -161,7 +170,7 @@ impl Schedule {
     async fn turn(&mut self) -> Duration {
         let config = self.config.borrow_and_update().clone();
         self.status.lock().running = true;
-        let done = self.step(&config).await;
+        let done = caught(self.step(&config)).await;
         self.status.lock().running = false;
         match done {
             Ok(wait) => {
@@ -405,6 +414,20 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn panics() -> Result<Duration, SaveError> {
+        panic!("a library")
+    }
+
+    /// The story: a library panicked at a variable of the environment. The thread of the schedule was gone, no metric said
+    /// so, and no backup was saved until the node was started anew.
+    #[tokio::test]
+    async fn a_panic_in_a_step_is_a_failure_like_others() {
+        let failed = caught(panics()).await.unwrap_err();
+        assert!(matches!(&failed, SaveError::Backup(BackupError::Task(_))), "{failed}");
+        assert!(failed.to_string().contains("it panicked"), "{failed}");
+        assert_eq!(caught(async { Ok(HOUR) }).await.unwrap(), HOUR);
+    }
 
     #[test]
     fn the_next_backup_is_due_so_long_after_the_end_of_the_last_one() {
