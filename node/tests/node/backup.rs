@@ -2,6 +2,7 @@
 //! off at any moment.
 
 mod bucket;
+mod since;
 
 use crate::support::{Cluster, Ran, SLOW_ELECTIONS, code, command, run};
 use cairn_client::{Client, Error, HeldValues, ListOptions, Role, Version};

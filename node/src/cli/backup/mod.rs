@@ -141,17 +141,25 @@ pub(crate) async fn run(args: BackupArgs, output: &Output) -> anyhow::Result<Exi
     }
 }
 
-/// The latest backup; with a status, of that cluster, and none behind what it has.
-async fn latest(target: &Target, of: Option<&NodeStatus>) -> anyhow::Result<String> {
-    let members = of.map(members_of).unwrap_or_default();
-    let of = of.map(|of| OfCluster {
+/// The latest backup, if all at the target are of one cluster.
+async fn latest(target: &Target) -> anyhow::Result<String> {
+    match cairn_backup::latest(target, None, SystemTime::now()).await {
+        Err(error @ cairn_backup::Error::NoLatest(_)) => Err(UsageError(error.to_string()).into()),
+        latest => Ok(latest?),
+    }
+}
+
+/// The latest backup of this cluster, none behind what it has; `None` if there is none at the target.
+async fn latest_of(target: &Target, of: &NodeStatus) -> anyhow::Result<Option<String>> {
+    let members = members_of(of);
+    let of = OfCluster {
         id: ClusterId { name: &of.cluster, generation: of.generation, members: &members },
         term: of.term,
         applied_index: of.applied_index,
-    });
-    match cairn_backup::latest(target, of, SystemTime::now()).await {
-        Err(error @ cairn_backup::Error::NoLatest(_)) => Err(UsageError(error.to_string()).into()),
-        latest => Ok(latest?),
+    };
+    match cairn_backup::latest(target, Some(of), SystemTime::now()).await {
+        Err(cairn_backup::Error::NoLatest(_)) => Ok(None),
+        latest => Ok(Some(latest?)),
     }
 }
 
@@ -165,7 +173,7 @@ async fn opened(args: &NamedArgs) -> anyhow::Result<Backup> {
     let target = Target::open(&args.at.target)?;
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => latest(&target, None).await?,
+        None => latest(&target).await?,
     };
     Ok(Backup::open(&target, &name).await?)
 }

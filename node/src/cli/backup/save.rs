@@ -1,6 +1,6 @@
 //! `cairn backup save`: who sends the state, what is built upon, and who reads it.
 
-use super::{IdentityArgs, TargetArgs, as_json, latest};
+use super::{IdentityArgs, TargetArgs, as_json, latest_of};
 use crate::cli::ConnectOptions;
 use crate::cli::bar;
 use crate::cli::exit::{Exit, UsageError};
@@ -23,7 +23,7 @@ pub(super) struct SaveArgs {
     #[command(flatten)]
     at: TargetArgs,
 
-    /// Save only what changed since this backup, which must stay: a name, or `latest`
+    /// Save only what changed since this backup, which must stay: a name, or `latest`, which saves everything if there is none
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
 
@@ -62,11 +62,12 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let mut senders = senders(&client).await?.into_iter();
     let mut next = senders.next();
-    let mut base = args.since;
+    let (mut base, mut has_none) = (args.since, false);
     let (endpoint, saved) = loop {
         let (endpoint, status) = next.take().context("no node to ask")?;
         if base.as_deref() == Some("latest") {
-            base = Some(latest(&target, Some(&status)).await?);
+            base = latest_of(&target, &status).await?;
+            has_none = base.is_none();
         }
         let shown = bar::of_keys(0, "saving");
         let each = |keys, of| {
@@ -96,9 +97,19 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     let Saved { manifest, resumed, left_out } = saved;
     let resumed = Some(resumed.join(", ")).filter(|names| !names.is_empty());
     let new = manifest.own_bytes();
+    // A nightly save goes on where no backup is the cluster's own: all members may have been replaced since.
+    let none = || {
+        let at = target.text();
+        ("latest".to_owned(), format!("there is no backup of this cluster at {at}"))
+    };
+    let left_out = left_out.map(|(base, why)| {
+        let why = format!("{base} {why}");
+        (base, why)
+    });
+    let left_out = left_out.or_else(|| has_none.then(none));
     let whole = left_out
         .as_ref()
-        .map(|(base, why)| format!("{base} {why}, so this one builds on none and has everything"));
+        .map(|(_, why)| format!("{why}, so this one builds on none and has everything"));
     output.either(
         || {
             let mut shown = as_json(&Overview::of(&manifest));
