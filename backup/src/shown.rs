@@ -35,27 +35,35 @@ pub(crate) fn redacted(text: &str) -> String {
         let (url, after) = behind.split_at(behind.find(is_end).unwrap_or(behind.len()));
         shown.push_str(before);
         shown.push_str("://");
-        // A secret may have any other character, also one that would end it.
-        let place = match url.rsplit_once('@') {
-            Some((_, place)) => {
-                shown.push_str(HIDDEN);
-                shown.push('@');
-                place
-            }
-            None => url,
-        };
-        match place.split_once('?') {
-            Some((place, _)) => {
-                shown.push_str(place);
-                shown.push('?');
-                shown.push_str(HIDDEN);
-            }
-            None => shown.push_str(place),
-        }
+        shown.push_str(&place_of(url));
         rest = after;
     }
     shown.push_str(rest);
     shown
+}
+
+/// A text that is one URL, or no URL, without what may be a secret in it.
+///
+/// The story: somebody gave a password with a quote in it as a part of a target. The quote counted as the end of the URL, so
+/// no `@` was behind the password, and the error showed it.
+pub(crate) fn redacted_url(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, url)) => format!("{scheme}://{}", place_of(url)),
+        None => text.to_owned(),
+    }
+}
+
+/// What is behind the `://` of a URL, without what stands before the last `@`, and without what follows a `?`.
+fn place_of(url: &str) -> String {
+    // A secret may have any character, also one that would end it.
+    let (user, place) = match url.rsplit_once('@') {
+        Some((_, place)) => (format!("{HIDDEN}@"), place),
+        None => (String::new(), url),
+    };
+    match place.split_once('?') {
+        Some((place, _)) => format!("{user}{place}?{HIDDEN}"),
+        None => format!("{user}{place}"),
+    }
 }
 
 /// What the URLs of the environment have that may be a secret. A library may show it without the rest of a URL.
@@ -116,6 +124,15 @@ mod tests {
             ("nothing of that", "nothing of that"),
         ] {
             assert_eq!(redacted(text), shown);
+        }
+        for (text, shown) in [
+            ("s3://user:se'cret@bucket", "s3://…@bucket"),
+            ("s3://user:se cret@bucket/shop", "s3://…@bucket/shop"),
+            ("s3://user:se\"://c@ret@bucket?sig=secret", "s3://…@bucket?…"),
+            ("s3://bucket/shop", "s3://bucket/shop"),
+            ("/mnt/backups@office", "/mnt/backups@office"),
+        ] {
+            assert_eq!(redacted_url(text), shown);
         }
     }
 

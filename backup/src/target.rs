@@ -7,7 +7,7 @@
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
 use crate::folder::{self, Listed};
-use crate::shown::{excerpt, redacted};
+use crate::shown::{excerpt, redacted_url};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use object_store::local::LocalFileSystem;
@@ -177,7 +177,7 @@ impl Target {
         variables: impl IntoIterator<Item = (String, String)>,
         limits: Option<Limits>,
     ) -> Result<Target> {
-        let refused = |reason: String| Error::Target { text: redacted(text), reason };
+        let refused = |reason: String| Error::Target { text: redacted_url(text), reason };
         let bucket = Bucket::open(text, variables, limits).map_err(refused)?;
         let (store, once) = (bucket.store.clone(), bucket.once.clone());
         Ok(Target { text: text.into(), store, once, place: Place::Bucket(Arc::new(bucket)) })

@@ -349,7 +349,12 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
         let error = Target::make(text).err().unwrap().to_string();
         assert!(error.contains(what), "{error}");
     }
-    for text in ["s3://AKIA:se/cret@backups/shop", "gs://secret@backups/shop"] {
+    for text in [
+        "s3://AKIA:se/cret@backups/shop",
+        "gs://secret@backups/shop",
+        "s3://AKIA:se'cret@backups/shop",
+        "s3://AKIA:se cret@backups/shop",
+    ] {
         let error = Target::open(text).err().unwrap().to_string();
         assert!(error.contains("://…@backups/shop`"), "{error}");
         assert!(!error.contains("cret"), "{error}");
