@@ -2,8 +2,9 @@
 //!
 //! What holds here: every part passes through here. What is known to be a secret goes wherever it stands: this
 //! client's token, and variables of the environment whose names say so. What looks like one goes too: private
-//! keys in PEM and of age, bearers, and what follows a word such as `password` and `=` or `:`. More is taken out
-//! than had to be; a secret of no known form that somebody logged would stay.
+//! keys in PEM and of age, bearers, and what follows a word such as `password` and `=` or `:`, up to the quote that
+//! ends it, or up to a space. More is taken out than had to be; a secret of no known form that somebody logged would
+//! stay.
 
 use std::cmp::Reverse;
 use std::ffi::OsString;
@@ -17,6 +18,9 @@ const NAME_BYTES: usize = 64;
 const LINE_SECRETS: usize = 16;
 /// What the name of a variable has whose value is a secret.
 const SECRET_NAMES: [&str; 6] = ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY"];
+/// What the name of a variable ends with whose value is the name of a file. A secret may begin with `/` too, so
+/// the value does not say which it is.
+const FILE_NAMES: [&str; 4] = ["_FILE", "_PATH", "TLS_KEY", "GOOGLE_APPLICATION_CREDENTIALS"];
 /// Words that a secret follows, behind `=` or `:`.
 const WORDS: [&str; 8] = [
     "secret",
@@ -47,16 +51,17 @@ impl Redactor {
     ) -> Redactor {
         let secret = |(name, value): (OsString, OsString)| {
             let name = name.to_string_lossy().to_uppercase();
-            let is_one = SECRET_NAMES.iter().any(|part| name.contains(part));
-            // The name of a file is none.
-            let value = value.into_string().ok().filter(|value| !value.starts_with('/'));
-            value.filter(|_| is_one)
+            let is_secret = SECRET_NAMES.iter().any(|part| name.contains(part));
+            let is_file = FILE_NAMES.iter().any(|end| name.ends_with(end));
+            value.into_string().ok().filter(|_| is_secret && !is_file)
         };
         let all = token.into_iter().chain(variables.filter_map(secret));
         let all = all.map(|secret| secret.trim().to_owned());
-        let mut secrets: Vec<String> = all.filter(|secret| secret.len() >= SECRET_BYTES).collect();
+        let all = all.filter(|secret| secret.len() >= SECRET_BYTES);
+        let mut secrets: Vec<String> = all.flat_map(|secret| [in_json(&secret), secret]).collect();
         // One that contains another one goes first.
         secrets.sort_by_key(|secret| Reverse(secret.len()));
+        secrets.dedup();
         Redactor { secrets }
     }
 
@@ -71,6 +76,13 @@ impl Redactor {
         }
         clean
     }
+}
+
+/// A text as it stands within a text of JSON, where `"` and `\` are escaped.
+fn in_json(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.unwrap_or_default().to_owned()
 }
 
 /// The frame of a text in PEM, and what the name of a private key ends with.
@@ -137,25 +149,42 @@ fn named_secret(lower: &str, at: usize, word: &str) -> Option<(usize, usize)> {
         let name_bytes = rest.bytes().take(NAME_BYTES).take_while(is_name).count();
         let behind = rest.get(name_bytes..)?.trim_start_matches(' ');
         let Some(value) = behind.strip_prefix(['=', ':']) else { continue };
-        let value = value.trim_start_matches([' ', '"', '\'', '\\']);
+        let quoted = value;
+        let value = quoted.trim_start_matches([' ', '"', '\'', '\\']);
+        // Before anything else is looked for: a line may have very many of them, and a long rest.
+        if value.starts_with(HIDDEN) {
+            continue;
+        }
         let begin = lower.len() - value.len();
-        let quote = lower.get(..begin)?.chars().next_back().filter(|c| "\"'".contains(*c));
+        let opening = quoted.get(..quoted.len() - value.len()).unwrap_or_default();
+        // The outer one of several.
+        let quote = opening.chars().find(|c| "\"'".contains(*c));
         let end = match quote {
             _ if word == AUTHORIZATION => lower.trim_end().len(),
-            Some(quote) => begin + value.find(quote).unwrap_or(value.len()),
+            Some(quote) => end_of_quoted(lower, begin, quote),
             None => end_of(lower, begin),
         };
-        if end > begin && !value.starts_with(HIDDEN) {
+        if end > begin {
             return Some((begin, end));
         }
     }
 }
 
-/// Where the word ends that begins here.
+/// Where the word ends that begins here: at a space. A secret may have any punctuation; what it ends with belongs
+/// to the text around it.
 fn end_of(lower: &str, begin: usize) -> usize {
-    let word = lower.get(begin..).unwrap_or_default();
-    let is_end = |c: char| c.is_whitespace() || ",;\"'}])\\".contains(c);
-    begin + word.find(is_end).unwrap_or(word.len())
+    let rest = lower.get(begin..).unwrap_or_default();
+    let word = rest.split(char::is_whitespace).next().unwrap_or_default();
+    begin + word.trim_end_matches([',', ';', '"', '\'', '}', ']', ')', '\\']).len()
+}
+
+/// Where the quoted text ends that begins here: at the first quote that no backslash precedes, else with the line.
+fn end_of_quoted(lower: &str, begin: usize, quote: char) -> usize {
+    let rest = lower.get(begin..).unwrap_or_default();
+    let is_escaped = |at: usize| rest.get(..at).is_some_and(|before| before.ends_with('\\'));
+    let mut quotes = rest.match_indices(quote).map(|(at, _)| at);
+    let end = quotes.find(|at| !is_escaped(*at));
+    begin + end.unwrap_or_else(|| rest.trim_end_matches(['\r', '\n']).len())
 }
 
 #[cfg(test)]
@@ -173,11 +202,31 @@ mod tests {
             ("CAIRN_TLS_KEY", "/etc/cairn/key.pem"),
             ("HOME", "somewhere"),
             ("API_TOKEN", "abc"),
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/identity"),
         ];
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
         let redactor = Redactor::new(Some("mytoken1\n".into()), variables.into_iter());
         let text = "x wJalrXUtnFEMI-y mytoken1 somewhere /etc/cairn/key.pem abc";
         assert_eq!(redactor.clean(text), "x (hidden)-y (hidden) somewhere /etc/cairn/key.pem abc");
+        assert_eq!(redactor.clean("/run/identity"), "/run/identity");
+    }
+
+    /// The story: a secret that began with `/` was taken for the name of a file, and one with a quote stood in the
+    /// parts that are JSON, escaped.
+    #[test]
+    fn a_known_secret_may_begin_with_a_slash_and_is_found_in_json_too() {
+        let variables = [
+            ("AWS_SECRET_ACCESS_KEY", "/abcdefgh"),
+            ("API_TOKEN", r#"quo"ted\one"#),
+            ("CAIRN_CLIENT_TLS_KEY", "/etc/cairn/client.pem"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let redactor = Redactor::new(None, variables.into_iter());
+        let text = r#"a /abcdefgh quo"ted\one /etc/cairn/client.pem"#;
+        assert_eq!(redactor.clean(text), "a (hidden) (hidden) /etc/cairn/client.pem");
+        let json = serde_json::json!({ "told": text }).to_string();
+        let expected = r#"{"told":"a (hidden) (hidden) /etc/cairn/client.pem"}"#;
+        assert_eq!(redactor.clean(&json), expected);
     }
 
     #[test]
@@ -191,6 +240,15 @@ mod tests {
             ("id AGE-SECRET-KEY-1QQ end", "id (hidden) end"),
             ("AWS_SECRET_ACCESS_KEY=a/b+c==", "AWS_SECRET_ACCESS_KEY=(hidden)"),
             ("two: token=a token=b", "two: token=(hidden) token=(hidden)"),
+            ("(password=ab,cdEF99) next", "(password=(hidden)) next"),
+            ("password=ab\"cd'e;f}g next", "password=(hidden) next"),
+            (r#"password="ab\"cd ef", next"#, r#"password="(hidden)", next"#),
+            (r#"password='ab"cd' next"#, "password='(hidden)' next"),
+            (r#"password="'ab' cd" next"#, r#"password="'(hidden)" next"#),
+            (r#"password="\\ab cd" next"#, r#"password="\\(hidden)" next"#),
+            ("password=\"ab, cd\nnext", "password=\"(hidden)\nnext"),
+            (r#"{"m":"x password=\"ab cd\" y"}"#, r#"{"m":"x password=\"(hidden)"}"#),
+            ("bearer ab,cd; next", "(hidden); next"),
         ] {
             assert_eq!(clean(text), expected, "{text}");
         }
@@ -224,6 +282,10 @@ mod tests {
             let long = word.repeat((1 << 20) / word.len());
             assert_eq!(clean(&long), long, "{word}");
         }
+        // The same, of what is hidden already.
+        let gap = " ".repeat(8 << 20);
+        let hidden = format!("{}{gap}.", "authorization:(hidden)".repeat(360_000));
+        assert!(clean(&hidden) == hidden, "it is as it was");
         let many = format!("{}\nnext", "token=a ".repeat(1000));
         let cleaned = clean(&many);
         assert!(cleaned.len() < 500 && !cleaned.contains("=a"), "{cleaned}");
