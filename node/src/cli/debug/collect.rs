@@ -5,6 +5,7 @@
 use super::super::http::HttpReader;
 use super::super::{doctor, health, inspect, status};
 use super::parts::{PART_BYTES, Parts};
+use super::tail::Tail;
 use cairn_client::Client;
 use cairn_node::config::{Layers, NodeConfig, Setting};
 use cairn_node::health::Report;
@@ -22,8 +23,12 @@ use tokio::time::Instant;
 const LIMIT: Duration = Duration::from_secs(30);
 /// The latest lines of the journal.
 const JOURNAL_LINES: &str = "20000";
+/// The most bytes of a log. The line that says what is left out has space beside them.
+const LOG_BYTES: usize = PART_BYTES - 100;
+/// What is read of the journal at once.
+const CHUNK_BYTES: usize = 64 << 10;
 /// What a file of the system may have at most.
-const FACT_BYTES: u64 = 64 << 10;
+const FACT_BYTES: usize = 64 << 10;
 
 /// What to collect.
 pub(super) struct Wanted {
@@ -43,7 +48,7 @@ pub(super) struct Wanted {
 /// Collects everything.
 pub(super) async fn collect(wanted: &Wanted, parts: &mut Parts) {
     let end = Instant::now() + wanted.time;
-    parts.add("versions.txt", "this program and this machine", Ok(versions()));
+    parts.add("versions.txt", "this program and this machine", Ok(versions())).await;
     metrics(wanted, "begin", parts).await;
     cluster(wanted, parts).await;
     machine(wanted, parts).await;
@@ -54,7 +59,7 @@ pub(super) async fn collect(wanted: &Wanted, parts: &mut Parts) {
             (what, within(journal(&wanted.unit)).await)
         }
     };
-    parts.add("log.txt", &what, log);
+    parts.add("log.txt", &what, log).await;
     tokio::time::sleep_until(end).await;
     metrics(wanted, "end", parts).await;
 }
@@ -72,8 +77,8 @@ async fn cluster(wanted: &Wanted, parts: &mut Parts) {
         }
         Err(why) => (Err(why.clone()), Err(why.clone())),
     };
-    parts.add("status.json", "what `cairn status` tells", status);
-    parts.add("health.json", "what `cairn health` tells", health);
+    parts.add("status.json", "what `cairn status` tells", status).await;
+    parts.add("health.json", "what `cairn health` tells", health).await;
 }
 
 /// What each HTTP port answers now.
@@ -91,12 +96,14 @@ async fn metrics(wanted: &Wanted, when: &str, parts: &mut Parts) {
                 false => format!("{}\n{}", answer.status, answer.text),
             });
             let what = format!("{path} of {address} at the {when}");
-            parts.add(&format!("{name}-{when}-{}.txt", number + 1), &what, text.map_err(shown));
+            parts
+                .add(&format!("{name}-{when}-{}.txt", number + 1), &what, text.map_err(shown))
+                .await;
         }
     }
     if wanted.addresses.is_empty() {
         let why = "no HTTP port is named: --http, or --config with the server's configuration";
-        parts.add(&format!("metrics-{when}.txt"), "metrics", Err(why.into()));
+        parts.add(&format!("metrics-{when}.txt"), "metrics", Err(why.into())).await;
     }
 }
 
@@ -106,19 +113,19 @@ async fn machine(wanted: &Wanted, parts: &mut Parts) {
     let layers = wanted.layers.clone().unwrap_or_else(|| Err(absent()));
     let settings = layers.as_ref().map(|layers| pretty(&settings(&layers.settings())));
     let what = "the configuration, without values that may be secret";
-    parts.add("config.json", what, settings.map_err(Clone::clone));
+    parts.add("config.json", what, settings.map_err(Clone::clone)).await;
     let doctor = match wanted.config.clone() {
         Some(config) => blocking(move || doctor::report_of(config)).await,
         None => Err(absent()),
     };
     let doctor = doctor.map(|report| pretty(&report));
-    parts.add("doctor.json", "what `cairn doctor` finds on this machine", doctor);
+    parts.add("doctor.json", "what `cairn doctor` finds on this machine", doctor).await;
     let inspected = match (wanted.inspect, layers) {
         (false, _) => Err("not asked for: --inspect, while the node does not run".into()),
         (true, Err(why)) => Err(why),
         (true, Ok(layers)) => within(contents(&layers)).await,
     };
-    parts.add("inspect.json", "what the data directory holds", inspected);
+    parts.add("inspect.json", "what the data directory holds", inspected).await;
 }
 
 /// A running node has its directory locked, and is refused by that.
@@ -158,24 +165,25 @@ async fn journal(unit: &str) -> Result<String, String> {
     command.args(["--no-pager", "--quiet", "--output=short-iso", "--lines", JOURNAL_LINES]);
     command.arg(format!("--unit={unit}")).stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().map_err(cannot)?;
-    let stdout = child.stdout.take().ok_or("journalctl has no output")?;
-    let (mut told, most) = (Vec::new(), u64::try_from(PART_BYTES).unwrap_or(u64::MAX));
-    stdout.take(most).read_to_end(&mut told).await.map_err(cannot)?;
-    match told.is_empty() {
+    let mut stdout = child.stdout.take().ok_or("journalctl has no output")?;
+    let (mut tail, mut chunk) = (Tail::new(LOG_BYTES, 0), vec![0; CHUNK_BYTES]);
+    while let read @ 1.. = stdout.read(&mut chunk).await.map_err(cannot)? {
+        tail.push(chunk.get(..read).unwrap_or_default());
+    }
+    match tail.is_empty() {
         true => Err(format!(
             "the journal has nothing of the unit {unit} that may be read here; --unit, or --log FILE"
         )),
-        false => Ok(String::from_utf8_lossy(&told).into_owned()),
+        false => Ok(tail.finish()),
     }
 }
 
 async fn file_end(path: PathBuf) -> Result<String, String> {
-    let most = u64::try_from(PART_BYTES).unwrap_or(u64::MAX);
-    blocking(move || read_end(&path, most).map_err(anyhow::Error::msg)).await
+    blocking(move || read_end(&path, LOG_BYTES).map_err(anyhow::Error::msg)).await
 }
 
 /// The end of a file. Files of the system have no length, and are read from their beginning.
-fn read_end(path: &Path, most: u64) -> Result<String, String> {
+fn read_end(path: &Path, most_bytes: usize) -> Result<String, String> {
     let read = || {
         // A pipe would have no end.
         let found = std::fs::metadata(path)?;
@@ -183,10 +191,14 @@ fn read_end(path: &Path, most: u64) -> Result<String, String> {
             return Err(std::io::Error::other("it is no regular file"));
         }
         let mut file = std::fs::File::open(path)?;
-        file.seek(SeekFrom::Start(found.len().saturating_sub(most)))?;
+        let most = u64::try_from(most_bytes).unwrap_or(u64::MAX);
+        let left_out = found.len().saturating_sub(most);
+        file.seek(SeekFrom::Start(left_out))?;
         let mut told = Vec::new();
         file.take(most).read_to_end(&mut told)?;
-        Ok(String::from_utf8_lossy(&told).into_owned())
+        let mut tail = Tail::new(most_bytes, usize::try_from(left_out).unwrap_or(usize::MAX));
+        tail.push(&told);
+        Ok(tail.finish())
     };
     read().map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -222,9 +234,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
         std::fs::write(&path, "begin\nend\n").expect("a file");
-        assert_eq!(read_end(&path, 4).as_deref(), Ok("end\n"));
+        let end = "(6 bytes before this are left out)\nend\n";
+        assert_eq!(read_end(&path, 7).as_deref(), Ok(end));
         assert_eq!(read_end(&path, 100).as_deref(), Ok("begin\nend\n"));
-        let refused = read_end(folder.path(), 4).expect_err("a folder");
+        let refused = read_end(folder.path(), 7).expect_err("a folder");
         assert!(refused.contains("no regular file"), "{refused}");
         assert!(versions().contains("--- /proc/version\nLinux"), "{}", versions());
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  collect  the parts, from the cluster and this machine
+//!  tail     the end of what is long
 //!  redact   takes secrets out of them
 //!  parts    their bounds, and the list of them
 //!  archive  writes the file
@@ -14,6 +15,7 @@ mod archive;
 mod collect;
 mod parts;
 mod redact;
+mod tail;
 
 use super::ConnectOptions;
 use super::confirm::confirm;

@@ -5,6 +5,7 @@
 
 use super::redact::Redactor;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// The most bytes of a part, and of all together, before they are compressed.
 pub(super) const PART_BYTES: usize = 16 << 20;
@@ -29,20 +30,20 @@ pub(super) struct Part {
 
 /// All of them, in the order of their names' adding.
 pub(super) struct Parts {
-    redactor: Redactor,
+    redactor: Arc<Redactor>,
     left_bytes: usize,
     all: Vec<Part>,
 }
 
 impl Parts {
     pub(super) fn new(redactor: Redactor) -> Parts {
-        Parts { redactor, left_bytes: ALL_BYTES, all: Vec::new() }
+        Parts { redactor: Arc::new(redactor), left_bytes: ALL_BYTES, all: Vec::new() }
     }
 
-    /// Adds a part, or why there is none.
-    pub(super) fn add(&mut self, name: &str, what: &str, text: Result<String, String>) {
-        let (text, failed) = match text {
-            Ok(text) => (self.redactor.clean(&text), None),
+    /// Adds a part, or why there is none. Cancelled, it adds nothing.
+    pub(super) async fn add(&mut self, name: &str, what: &str, text: Result<String, String>) {
+        let (text, failed) = match self.cleaned(text).await {
+            Ok(text) => (text, None),
             Err(why) => (String::new(), Some(why)),
         };
         let most = PART_BYTES.min(self.left_bytes);
@@ -60,6 +61,14 @@ impl Parts {
         };
         let (what, failed) = (line(what), failed.as_deref().map(line));
         self.all.push(Part { name: name.to_owned(), what, bytes: text.len(), failed, text });
+    }
+
+    /// The text without secrets. On another thread: a long one takes a while, and a signal is seen meanwhile.
+    async fn cleaned(&self, text: Result<String, String>) -> Result<String, String> {
+        let (text, redactor) = (text?, Arc::clone(&self.redactor));
+        let cleaned = tokio::task::spawn_blocking(move || redactor.clean(&text)).await;
+        // What the error shows may be of the text.
+        cleaned.map_err(|_| "it could not be cleaned of secrets".to_owned())
     }
 
     /// The parts; the first one lists the others.
@@ -80,12 +89,12 @@ pub(super) fn listing(parts: &[Part]) -> String {
     parts.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// At most so many bytes of the text: its end, which is the latest.
+/// At most so many bytes of the text: its end, which is the latest. More may be left out already.
 fn ending(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
     }
-    let note = format!("({} bytes before this are left out)\n", text.len() - most);
+    let note = format!("(at least {} bytes before this are left out)\n", text.len() - most);
     let from = text.ceil_char_boundary(text.len() - most.saturating_sub(note.len()));
     note + text.get(from..).unwrap_or_default()
 }
@@ -94,11 +103,11 @@ fn ending(text: String, most: usize) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_part_that_fails_is_a_line_and_secrets_go_from_reasons_too() {
+    #[tokio::test]
+    async fn a_part_that_fails_is_a_line_and_secrets_go_from_reasons_too() {
         let mut parts = Parts::new(Redactor::default());
-        parts.add("a.txt", "something", Ok("x password=hunter22".into()));
-        parts.add("b.txt", "another", Err("no: token=hunter22\u{1b}[2J\nforged".into()));
+        parts.add("a.txt", "something", Ok("x password=hunter22".into())).await;
+        parts.add("b.txt", "another", Err("no: token=hunter22\u{1b}[2J\nforged".into())).await;
         let all = parts.finish();
         let [list, first, second] = all.as_slice() else { panic!("{all:?}") };
         assert_eq!(
@@ -115,12 +124,12 @@ mod tests {
         assert!(!list.text.contains("hunter22") && !list.text.contains('\u{1b}'), "{}", list.text);
     }
 
-    #[test]
-    fn a_long_part_keeps_its_end_and_all_together_have_a_bound() {
+    #[tokio::test]
+    async fn a_long_part_keeps_its_end_and_all_together_have_a_bound() {
         let mut parts = Parts::new(Redactor::default());
         let long = format!("{}end", "ß".repeat(PART_BYTES));
         for number in 0..6 {
-            parts.add(&format!("{number}.txt"), "long", Ok(long.clone()));
+            parts.add(&format!("{number}.txt"), "long", Ok(long.clone())).await;
         }
         let all = parts.finish();
         let sizes: usize = all.iter().skip(1).map(|part| part.bytes).sum();
