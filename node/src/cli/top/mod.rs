@@ -34,7 +34,8 @@ use view::{Look, Trend, View};
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bounds of the time between two looks.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+/// A terminal that is gone is seen by the next frame.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
@@ -42,7 +43,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     once: bool,
 
-    /// Time between two looks at the cluster
+    /// Time between two looks at the cluster, from 100ms to 1m
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     interval: Duration,
 
@@ -86,6 +87,9 @@ impl Source {
     /// Looks at the cluster after this time. May be cancelled.
     async fn look_after(&self, time: Duration) -> Look {
         tokio::time::sleep(time).await;
+        // Before they are asked: they answer at once, and the look ends with the slowest. By that end the rates
+        // would be wrong when a member begins to hang, or ceases to.
+        let at = Instant::now();
         let report = async {
             // This learns the members beyond the given endpoints. Without an answer the client knows those
             // alone, and the reason of each follows.
@@ -94,7 +98,7 @@ impl Source {
         };
         let asked = self.addresses.iter().map(|address| scrape::ask(&self.http, address));
         let (report, scrapes) = join(report, join_all(asked)).await;
-        Look { at: Instant::now(), report, scrapes }
+        Look { at, report, scrapes }
     }
 }
 
@@ -137,6 +141,15 @@ async fn watch(source: &Source, interval: Duration) -> anyhow::Result<Exit> {
             None => std::future::pending().await,
         }
     });
+    // From its first poll on a signal does not end the process by itself, which would leave the terminal raw.
+    tokio::select! {
+        biased;
+        signal = &mut ended => {
+            signal?;
+            return Ok(Exit::Done);
+        }
+        () = std::future::ready(()) => {}
+    }
     let mut screen = Screen::open()?;
     let mut keys = screen::keys();
     let (mut trend, mut chosen, mut view) = (Trend::default(), Chosen::default(), None::<View>);

@@ -67,8 +67,9 @@ impl Drop for Screen {
     }
 }
 
-/// The keys that are pressed from now on. The channel ends with the terminal, and the thread behind it
-/// with the channel.
+/// The keys that are pressed from now on. The thread behind them ends with the channel. When the terminal is gone
+/// and no SIGHUP says so, crossterm reads its end again and again and never returns: the thread is busy until the
+/// next frame, which cannot be written, ends the program.
 pub(super) fn keys() -> mpsc::Receiver<Key> {
     let (sender, receiver) = mpsc::channel(KEYS);
     std::thread::spawn(move || {

@@ -4,14 +4,15 @@ use super::draw::{Chosen, draw, text};
 use super::scrape::{Requests, Scrape};
 use super::screen::Key;
 use super::view::{Look, Times, Trend, View};
-use super::{Exit, after, exit_of};
+use super::{Exit, HttpReader, Source, after, exit_of};
 use cairn_client::shown::is_unprintable;
-use cairn_client::{Error, NodeStatus, Role, StorageStatus};
+use cairn_client::{Error, NodeStatus, Options, Role, StorageStatus};
 use cairn_node::health::{Answer, Report};
 use cairn_raft::NodeId;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SIZES: [(u16, u16); 3] = [(80, 24), (200, 50), (20, 5)];
@@ -197,6 +198,27 @@ fn a_frame_as_text_has_every_member_and_every_finding() {
         assert_eq!(printed.contains(&format!("{name} does not answer")), slot > 9, "{printed}");
     }
     assert!(printed.lines().all(|line| line == line.trim_end() && !line.is_empty()), "{printed}");
+}
+
+/// The story: a look had the time of its slowest answer. When one member began to hang, the others seemed to do
+/// half as much as before.
+#[tokio::test]
+async fn a_look_has_the_time_at_which_it_asked_however_long_an_answer_takes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let asked = tokio::spawn(async move {
+        let _client = listener.accept().await.expect("asked");
+        Instant::now()
+    });
+    let client = Options::new(vec!["127.0.0.1:1".to_owned()]).deadline(SECOND).build();
+    let source = Source {
+        client: client.expect("a client"),
+        http: HttpReader::new(None, None, 60 * SECOND).expect("no token"),
+        addresses: vec![address],
+    };
+    let look = source.look_after(Duration::ZERO).await;
+    assert!(look.at <= asked.await.expect("asked"));
+    assert!(look.scrapes.iter().all(Result::is_err), "it hung up");
 }
 
 #[test]
