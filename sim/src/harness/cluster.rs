@@ -179,11 +179,17 @@ impl Cluster {
         self.decided.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that an operator decides, who does not reach these machines.
-    pub(super) fn decide_without<'m>(&self, missing: impl Iterator<Item = &'m Machine>) {
+    /// Notes that an operator decides, who does not reach the `missing` machines. Those `of_one_history` take
+    /// part with nothing applied that is discarded.
+    pub(super) fn decide_without<'m>(
+        &self,
+        missing: impl Iterator<Item = &'m Machine>,
+        of_one_history: impl Iterator<Item = &'m Machine>,
+    ) {
         self.decide();
-        let hosts = missing.map(|machine| machine.host);
-        self.missing.lock().decided(hosts, virtual_time());
+        let missing = missing.map(|machine| machine.host);
+        let of_one_history = of_one_history.map(|machine| machine.host);
+        self.missing.lock().decided(missing, of_one_history, virtual_time());
     }
 
     /// Who was missing in an operator's unsafe recoveries.

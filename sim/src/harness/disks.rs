@@ -192,7 +192,9 @@ impl Nemesis {
     }
 }
 
-/// The disk of an identity that has no slot any more is in its machine again for a while.
+/// The disk of an identity that has no slot any more is in its machine again for a while. Nobody who leads sends
+/// entries to such an identity, so it does not find what it holds discarded: a line that says so is not expected of
+/// it, also if it was missing in an unsafe recovery.
 pub(super) async fn turn_up(
     cluster: &Arc<Cluster>,
     target: usize,

@@ -14,7 +14,7 @@ use cairn_clients::Violation;
 use cairn_clients::check::acknowledged::FinalKeys;
 use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::{Recorder, encode_key, read_everything};
-use cairn_engine::Engine;
+use cairn_engine::{Engine, LogId};
 use cairn_node::Node;
 use cairn_raft::{GROUP, NodeId, Role, UnsafeRecovery};
 use parking_lot::Mutex;
@@ -343,7 +343,15 @@ pub(super) async fn unsafe_recovery(cluster: &Cluster, nodes: &[Arc<Node>]) -> O
         let node = machine.node().map(|(_, node)| node);
         node.is_some_and(|node| nodes.iter().any(|one| Arc::ptr_eq(one, &node)))
     };
-    cluster.decide_without(cluster.machines.iter().filter(|machine| !takes_part(machine)));
+    let leads = most_up_to_date(nodes)?;
+    let is_of_its_history = |machine: &&Machine| {
+        let node = machine.node().map(|(_, node)| node);
+        takes_part(machine) && node.is_some_and(|node| is_of_one_history(&node, leads))
+    };
+    cluster.decide_without(
+        cluster.machines.iter().filter(|machine| !takes_part(machine)),
+        cluster.machines.iter().filter(is_of_its_history),
+    );
     let (chosen, refused) = try_unsafe_recovery(cluster, nodes).await?;
     if let Some(reason) = refused {
         cluster.violation(Violation::new("an operator can decide", reason));
@@ -352,13 +360,27 @@ pub(super) async fn unsafe_recovery(cluster: &Cluster, nodes: &[Arc<Node>]) -> O
     Some(chosen)
 }
 
+/// The node that an operator lets lead.
+fn most_up_to_date(nodes: &[Arc<Node>]) -> Option<&Arc<Node>> {
+    nodes.iter().max_by_key(|node| node.replica().status().last_log)
+}
+
+/// Whether a node holds all that it acknowledged, and what it applied is in the log of the one that will lead. A node
+/// that stays apart since an earlier decision may hold all too, and applied something else.
+fn is_of_one_history(node: &Arc<Node>, leads: &Arc<Node>) -> bool {
+    let is_held = |id: LogId| leads.engine().log_id_at(GROUP, id.index) == Some(id);
+    let is_same = Arc::ptr_eq(node, leads);
+    let (holds_all, applied) = (node.replica().holds_all(), node.replica().status().applied);
+    holds_all && (is_same || applied.is_none_or(is_held))
+}
+
 /// Names the node with the most up-to-date log as the candidate to each recovering node, to itself
 /// last. Also returns why one of them refused.
 pub(super) async fn try_unsafe_recovery(
     cluster: &Cluster,
     nodes: &[Arc<Node>],
 ) -> Option<(Arc<Node>, Option<String>)> {
-    let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?.clone();
+    let chosen = most_up_to_date(nodes)?.clone();
     let unsafe_recovery = UnsafeRecovery {
         candidate: chosen.replica().node_id(),
         epoch: chosen.engine().boot_epoch(),

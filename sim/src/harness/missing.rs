@@ -1,9 +1,9 @@
 //! Which members were missing when an operator decided. What they hold may have been discarded, and they
 //! alone may say so.
 //!
-//! What holds here: this is known of the decision, which is given to the members that the operator reaches, and
-//! of the disks that were replaced since. No member is asked. A line counts by the host on which it was
-//! logged and by the time, whatever the line says.
+//! What holds here: this is known of the decisions, which are given to the members that the operator reaches, and
+//! of the disks that were replaced since. No member is asked what it says of itself. A line counts by the host on
+//! which it was logged and by the time, whatever the line says.
 
 use madsim::task::NodeId as Host;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Logged<H = Host> {
 struct Absence<H> {
     host: H,
     from: Duration,
-    /// Since then it has another disk, of a member that holds nothing of that time.
+    /// Since then it holds nothing of that time: it has another disk, or the history of the others.
     until: Option<Duration>,
 }
 
@@ -36,13 +36,24 @@ impl<H: Copy + PartialEq> Missing<H> {
         Missing(Vec::new())
     }
 
-    /// An operator decides, and does not reach the members of these hosts.
-    pub(super) fn decided(&mut self, without: impl Iterator<Item = H>, now: Duration) {
+    /// An operator decides, and does not reach the members `without`. Those `of_one_history` take part, and
+    /// nothing that they applied is discarded: whatever an earlier decision discarded, they do not hold it.
+    pub(super) fn decided(
+        &mut self,
+        without: impl Iterator<Item = H>,
+        of_one_history: impl Iterator<Item = H>,
+        now: Duration,
+    ) {
+        of_one_history.for_each(|host| self.ends(host, now));
         self.0.extend(without.map(|host| Absence { host, from: now, until: None }));
     }
 
     /// An empty disk replaces that of a host.
     pub(super) fn replaced(&mut self, host: H, now: Duration) {
+        self.ends(host, now);
+    }
+
+    fn ends(&mut self, host: H, now: Duration) {
         for absence in self.0.iter_mut().filter(|absence| absence.host == host) {
             absence.until.get_or_insert(now);
         }
@@ -61,6 +72,7 @@ impl<H: Copy + PartialEq> Missing<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter::empty;
 
     const fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -76,25 +88,41 @@ mod tests {
     fn only_a_member_that_was_missing_may_say_that_its_entries_were_discarded() {
         let mut missing = Missing::none();
         assert!(!missing.explains(&line(Some(1), 5)), "nobody decided");
-        missing.decided([1].into_iter(), at(5));
+        missing.decided([1].into_iter(), empty(), at(5));
         assert!(missing.explains(&line(Some(1), 5)));
         assert!(!missing.explains(&line(Some(2), 5)), "it took part");
         assert!(!missing.explains(&line(None, 5)), "of nobody");
         assert!(!missing.explains(&line(Some(1), 4)), "nothing was discarded yet");
-        missing.decided([1, 3].into_iter(), at(9));
+        missing.decided([1, 3].into_iter(), empty(), at(9));
         assert!(missing.explains(&line(Some(1), 10)) && missing.explains(&line(Some(3), 10)));
         assert!(!missing.explains(&line(Some(3), 8)), "it took part in the first one");
+    }
+
+    /// The story: a member was missing in one decision, came back, and took part in the next one with all that the
+    /// others held. It counted as missing for ever, and a discarded entry of its own would have passed.
+    #[test]
+    fn a_member_of_one_history_in_a_later_decision_is_not_missing_any_more() {
+        let mut missing = Missing::none();
+        missing.decided([1, 2].into_iter(), empty(), at(5));
+        // The second member takes part too, and stays apart with what was discarded.
+        missing.decided([3].into_iter(), [1].into_iter(), at(9));
+        assert!(missing.explains(&line(Some(1), 8)));
+        assert!(!missing.explains(&line(Some(1), 9)));
+        assert!(missing.explains(&line(Some(2), 9)), "it stays apart");
+        missing.decided([1].into_iter(), empty(), at(12));
+        assert!(missing.explains(&line(Some(1), 12)), "missing again");
+        assert!(!missing.explains(&line(Some(1), 10)));
     }
 
     #[test]
     fn a_member_on_another_disk_was_not_missing() {
         let mut missing = Missing::none();
-        missing.decided([1, 2].into_iter(), at(5));
+        missing.decided([1, 2].into_iter(), empty(), at(5));
         missing.replaced(1, at(8));
         assert!(missing.explains(&line(Some(1), 7)));
         assert!(!missing.explains(&line(Some(1), 8)));
         assert!(missing.explains(&line(Some(2), 8)), "its disk stays");
-        missing.decided([1].into_iter(), at(10));
+        missing.decided([1].into_iter(), empty(), at(10));
         missing.replaced(1, at(12));
         assert!(missing.explains(&line(Some(1), 11)), "missing again");
         assert!(!missing.explains(&line(Some(1), 9)));
