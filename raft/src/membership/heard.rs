@@ -1,7 +1,8 @@
 //! How long each member has been silent towards a leader that could have heard it.
 //!
-//! What holds here: only time counts in which this member led its present term, ran, and was not suspended. To a
-//! suspended leader all members are silent, and after a pause of its own process it has received no messages.
+//! What holds here: only time counts in which this member led its present term, ran, and was not cut off: a quorum
+//! answered it lately, and it was not suspended. To a leader that is cut off all members are silent, and after a pause
+//! of its own process it has received no messages.
 
 use super::seen::SILENT_AFTER;
 use crate::core::ids::NodeId;
@@ -37,7 +38,7 @@ impl Heard {
     pub(super) fn after(
         before: Option<Heard>,
         term: u64,
-        is_suspended: bool,
+        is_cut_off: bool,
         answered: impl IntoIterator<Item = (NodeId, Option<Instant>)>,
         now: Instant,
     ) -> Heard {
@@ -45,7 +46,7 @@ impl Heard {
         let passed = before.as_ref().map_or(Duration::ZERO, |before| now - before.checked);
         let (mut led, mut known) =
             before.map_or_else(Default::default, |before| (before.led, before.answers));
-        if !is_suspended {
+        if !is_cut_off {
             led += passed;
         }
         let answers = answered.into_iter().map(|(id, at)| {
@@ -74,6 +75,7 @@ impl Heard {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seen::ANSWERED_WITHIN;
     use super::*;
     use crate::core::runtime;
 
@@ -90,16 +92,16 @@ mod tests {
     }
 
     impl Scene {
-        fn check(&mut self, is_suspended: bool) {
+        fn check(&mut self, is_cut_off: bool) {
             self.now += CHECK;
             let answered = [(TWO, self.answered), (THREE, Some(self.now))];
-            self.heard = Some(Heard::after(self.heard.take(), 7, is_suspended, answered, self.now));
+            self.heard = Some(Heard::after(self.heard.take(), 7, is_cut_off, answered, self.now));
         }
 
-        fn checks(&mut self, lasts: Duration, is_suspended: bool) {
+        fn checks(&mut self, lasts: Duration, is_cut_off: bool) {
             let until = self.now + lasts;
             while self.now < until {
-                self.check(is_suspended);
+                self.check(is_cut_off);
             }
         }
 
@@ -146,6 +148,21 @@ mod tests {
             scene.checks(SILENT_AFTER / 8, true);
         }
         assert_eq!(scene.silent(), [TWO]);
+    }
+
+    /// The story: a leader is suspended after two of the longest election timeouts. Where one is 2.5 s or more, all
+    /// members were silent for long enough by then, and were replaced when the network was back.
+    #[test]
+    fn what_counts_until_a_leader_knows_that_it_is_cut_off_makes_nobody_silent() {
+        let mut scene = scene();
+        scene.answered = Some(scene.now);
+        scene.check(false);
+        scene.checks(ANSWERED_WITHIN, false);
+        scene.checks(10 * SILENT_AFTER, true);
+        scene.checks(SILENT_AFTER / 4, false);
+        assert!(scene.silent().is_empty());
+        scene.checks(SILENT_AFTER / 4, false);
+        assert_eq!(scene.silent(), [TWO], "it does not come back");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! another.
 
 use super::heard::Heard;
-use super::seen::{SILENT_AFTER, alive, caught_up, is_settled};
+use super::seen::{SILENT_AFTER, alive, caught_up, is_answered, is_settled};
 use super::step::{self, Step, View};
 use crate::core::command::Command;
 use crate::core::ids::{MemberAddress, NodeId};
@@ -297,15 +297,16 @@ impl Reconciler {
     /// Looks who has answered. Returns whether this member has led long enough to judge which members are
     /// silent, and hears them now.
     fn hears(&self, metrics: &RaftMetrics<TypeConfig>) -> bool {
-        let is_suspended = self.member.check_quorum.is_suspended();
+        let now = runtime::now();
+        // Where election timeouts are long, it is suspended late.
+        let is_cut_off = self.member.check_quorum.is_suspended() || !is_answered(metrics, now);
         let others = metrics.heartbeat.iter().flatten().filter(|(id, _)| **id != metrics.id);
         let answered = others.map(|(id, at)| (*id, at.as_ref().map(|at| **at)));
         let mut heard = self.heard.lock();
-        let (term, now) = (metrics.current_term, runtime::now());
-        let after = Heard::after(heard.take(), term, is_suspended, answered, now);
+        let after = Heard::after(heard.take(), metrics.current_term, is_cut_off, answered, now);
         let is_long = after.is_long();
         *heard = Some(after);
-        is_long && !is_suspended
+        is_long && !is_cut_off
     }
 
     /// The members that gave this leader no answer for long. None, if it does not know.

@@ -11,6 +11,10 @@ use std::time::Duration;
 /// An identity without contact for this long may be replaced. A leader must have led this long
 /// before it judges that.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A leader that a quorum last answered longer ago is cut off. Half of [`SILENT_AFTER`]: what it counts until then
+/// makes nobody silent, and the members have as long again to answer when the network is back. Not less: on slow
+/// disks a quorum answers late, and a lost identity is replaced there too.
+pub(super) const ANSWERED_WITHIN: Duration = Duration::from_millis(SILENT_AFTER.as_secs() * 500);
 /// A learner may lack at most this many entries when it becomes a voter.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
 
@@ -20,6 +24,13 @@ pub(super) fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     let answered = metrics.heartbeat.iter().flatten();
     let answered = answered.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENT_AFTER));
     answered.map(|(id, _)| *id).chain([metrics.id]).collect()
+}
+
+/// Whether a quorum answered this leader lately, or there is nobody else whose answer it needs: of the only voter
+/// openraft tells no answer.
+pub(super) fn is_answered(metrics: &RaftMetrics<TypeConfig>, now: runtime::Instant) -> bool {
+    let alone = metrics.membership_config.voter_ids().all(|voter| voter == metrics.id);
+    alone || metrics.last_quorum_acked.is_some_and(|at| now - *at < ANSWERED_WITHIN)
 }
 
 /// The members that hold nearly all that the leader has, and an entry of the leader's term. After
@@ -59,6 +70,27 @@ mod tests {
     use crate::core::types::{Membership, StoredMembership};
     use std::collections::BTreeMap;
     use std::sync::Arc;
+
+    #[test]
+    fn a_leader_is_answered_when_a_quorum_answered_it_lately_or_it_votes_alone() {
+        let now = runtime::now() + SILENT_AFTER;
+        let of = |slots: &[u16], ago: Option<Duration>| {
+            let voters: BTreeSet<NodeId> = slots.iter().map(|slot| NodeId::new(*slot, 1)).collect();
+            let nodes = voters.iter().map(|id| (*id, MemberAddress::default()));
+            let nodes: BTreeMap<_, _> = nodes.collect();
+            let membership = Membership::new(vec![voters], nodes).unwrap();
+            let mut metrics = RaftMetrics::new_initial(NodeId::new(1, 1));
+            metrics.membership_config = Arc::new(StoredMembership::new(None, membership));
+            metrics.last_quorum_acked = ago.map(|ago| (now - ago).into());
+            is_answered(&metrics, now)
+        };
+        let just_now = Some(Duration::from_millis(1));
+        assert!(of(&[1, 2, 3], just_now));
+        assert!(!of(&[1, 2, 3], Some(ANSWERED_WITHIN)));
+        assert!(!of(&[1, 2, 3], None), "nobody has answered yet");
+        assert!(of(&[1], None), "it votes alone");
+        assert!(!of(&[2], None), "it does not vote");
+    }
 
     /// The story: a member was removed, and said for six seconds more that it was ready.
     #[test]
