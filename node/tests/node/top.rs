@@ -1,12 +1,10 @@
 //! `cairn top`: one frame of a real cluster, and a terminal that is as it was before.
-use crate::support::{CAIRN, Cluster, SLOW_ELECTIONS, WAIT_LIMIT, code, run, value_of};
+use crate::support::{CAIRN, Cluster, SLOW_ELECTIONS, WAIT_LIMIT, code, run, terminal, value_of};
 use cairn_launch::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
@@ -20,13 +18,18 @@ fn http(cluster: &Cluster) -> String {
     ports.collect::<Vec<_>>().join(",")
 }
 
+/// What it tells now.
+fn told(cluster: &Cluster) -> Value {
+    let http = http(cluster);
+    let ran = cluster.cairn(&["top", "--interval", "100ms", "-o", "json", "--http", &http]);
+    assert!([0, 6].contains(&ran.code), "{ran:?}");
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
 /// What it tells once each member and each HTTP port has answered in time.
 async fn document(cluster: &Cluster) -> Value {
-    let http = http(cluster);
     let told = async || {
-        let ran = cluster.cairn(&["top", "--interval", "100ms", "-o", "json", "--http", &http]);
-        assert!([0, 6].contains(&ran.code), "{ran:?}");
-        let view: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let view = told(cluster);
         let members = view["members"].as_array().expect("members");
         let answer = members.iter().filter(|member| member["slot"].is_u64()).count();
         let told_by = view["traffic"]["told_by"].as_u64();
@@ -51,6 +54,18 @@ async fn one_frame_tells_the_members_their_requests_and_memory() {
         let states = member["space"].as_array().expect("space");
         assert!(states.iter().any(|part| part["name"] == "free"), "{view}");
     }
+    let client = cluster.client();
+    let puts = tokio::spawn(async move {
+        for _ in 0..u64::MAX {
+            client.put("key", "value").await.ok();
+        }
+    });
+    let rate = |view: &Value| view["traffic"]["puts_per_second"].as_u64();
+    let busy = async || Some(told(&cluster)).filter(|view| rate(view) > Some(0));
+    let view = cluster.until("puts in a second", busy).await;
+    puts.abort();
+    let history = view["history"]["puts_per_second"].as_array().expect("rates");
+    assert_eq!(history.last().and_then(Value::as_u64), rate(&view), "{view}");
     // They all run on one machine, as the leader learns.
     let warned = async || {
         let ran = cluster.cairn(&["top", "--once", "--interval", "100ms"]);
@@ -101,20 +116,12 @@ struct Terminal {
 
 impl Terminal {
     fn start(endpoint: &str) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&master).expect("ours");
-        unlockpt(&master).expect("ours");
-        let name = ptsname(&master, Vec::<u8>::new()).expect("a name");
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&master, size).expect("a size");
-        let path = std::ffi::OsStr::from_bytes(name.to_bytes());
-        let line = OpenOptions::new().read(true).write(true).open(path).expect("its other end");
+        let (master, line) = terminal();
         let end = || line.try_clone().expect("a descriptor");
         let arguments = ["top", "--interval", "100ms", "-e", endpoint];
         let mut command = cairn_launch::command(CAIRN, arguments);
         let command = command.stdin(end()).stdout(end()).stderr(end());
         let program = command.spawn().expect("cairn starts");
-        let master = File::from(master);
         let (sender, shown) = channel();
         let mut output = master.try_clone().expect("a descriptor");
         std::thread::spawn(move || {

@@ -10,10 +10,12 @@ mod network;
 mod program;
 pub mod raw;
 pub mod stranger;
+mod terminal;
 
 pub use cluster::{Cluster, Hosts, value_of};
 pub use network::Network;
 pub use program::{CAIRN, Ran, code, command, finish, finish_within, hold, http_get, run, watch};
+pub use terminal::terminal;
 
 use std::time::Duration;
 
