@@ -27,6 +27,7 @@ use draw::Chosen;
 use futures::future::{join, join_all};
 use screen::{Key, Screen};
 use std::io::{self, IsTerminal};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use view::{Look, Trend, View};
 
@@ -141,14 +142,10 @@ async fn watch(source: &Source, interval: Duration) -> anyhow::Result<Exit> {
             None => std::future::pending().await,
         }
     });
-    // From its first poll on a signal does not end the process by itself, which would leave the terminal raw.
-    tokio::select! {
-        biased;
-        signal = &mut ended => {
-            signal?;
-            return Ok(Exit::Done);
-        }
-        () = std::future::ready(()) => {}
+    // Heard from now on: a signal that ends the process by itself would leave the terminal raw.
+    if let Poll::Ready(signal) = futures::poll!(ended.as_mut()) {
+        signal?;
+        return Ok(Exit::Done);
     }
     let mut screen = Screen::open()?;
     let mut keys = screen::keys();
