@@ -1,7 +1,8 @@
 //! `cairn debug bundle`: what is in the file, and that no secret, no key and no value is.
-use crate::support::{Cluster, Ran, command, finish, run};
+use crate::support::{Cluster, Ran, command, finish, run, terminal};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -125,4 +126,25 @@ fn without_a_terminal_nothing_is_written_that_nobody_confirmed() {
     let ran = run(folder.path(), &["debug", "bundle", "--to", "b.tar.zst", "--seconds", "0"]);
     assert!(ran.code == 2 && ran.stderr.contains("--yes"), "{ran:?}");
     assert!(!folder.path().join("b.tar.zst").exists());
+}
+
+/// The story: with `-o json` the question came without the list of what the file would hold.
+#[test]
+fn whoever_is_asked_has_seen_what_the_file_will_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("log"), "a line\n").expect("a file");
+    for output in ["text", "json"] {
+        let (mut master, line) = terminal();
+        let asked = ["debug", "bundle", "--to", "b.tar.zst", "--seconds", "0", "--log", "log"];
+        let nowhere = ["-e", "127.0.0.1:1", "--timeout", "1s", "-o", output];
+        let mut command = command(folder.path(), &[&asked[..], &nowhere].concat());
+        let command = command.stdin(line).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // It waits in the terminal until it is read.
+        master.write_all(b"no\n").expect("typed");
+        let ran = finish(command.spawn().expect("cairn starts"));
+        assert!(ran.code == 2 && ran.stderr.contains("not confirmed"), "{ran:?}");
+        let list = ran.stderr.find("bytes  log.txt").expect("a list");
+        assert!(ran.stderr.find("Write b.tar.zst?") > Some(list), "{ran:?}");
+        assert!(!folder.path().join("b.tar.zst").exists() && ran.stdout.is_empty(), "{ran:?}");
+    }
 }

@@ -118,7 +118,8 @@ async fn bundle(args: BundleArgs, output: &Output) -> anyhow::Result<Exit> {
     }
     let parts = parts.finish();
     let list = listing(&parts);
-    if !output.is_json() {
+    // Who is asked must have seen it.
+    if !output.is_json() || !yes {
         super::output::tell(&format!("{shown} will hold:\n{list}"));
     }
     if !yes && !confirmed(format!("Write {shown}?")).await? {
