@@ -105,6 +105,23 @@ impl ConnectOptions {
         self.cluster.client(self.timeout)
     }
 
+    /// The same. Where no endpoint is given it asks this one, and without certificates it proves its name with
+    /// these.
+    pub(crate) fn client_or(
+        &self,
+        endpoint: Option<String>,
+        files: Option<Files>,
+    ) -> anyhow::Result<Client> {
+        let cluster = &self.cluster;
+        let endpoints = match endpoint.filter(|_| cluster.given().is_empty()) {
+            Some(endpoint) => vec![endpoint],
+            None => cluster.endpoints()?,
+        };
+        let files = cluster.tls_files().or(files);
+        let options = cluster.options_to(endpoints, files, self.timeout)?;
+        options.build().map_err(|error| cluster.with_origin(error))
+    }
+
     /// The token that names this client, if there is one.
     pub(crate) fn token(&self) -> Result<Option<String>, UsageError> {
         self.cluster.token()
@@ -127,14 +144,18 @@ impl ConnectOptions {
 impl ClusterOptions {
     /// Endpoints as given, or as found.
     pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
-        let given: Vec<String> =
-            self.endpoints.iter().filter(|endpoint| !endpoint.is_empty()).cloned().collect();
+        let given = self.given();
         if !given.is_empty() {
             return Ok(given);
         }
         let here = std::env::current_dir()
             .map_err(|error| UsageError(format!("cannot read the current folder: {error}")))?;
         Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
+    }
+
+    /// Endpoints as given.
+    fn given(&self) -> Vec<String> {
+        self.endpoints.iter().filter(|endpoint| !endpoint.is_empty()).cloned().collect()
     }
 
     /// A client that connects with its first request. Each takes at most this long.
@@ -156,8 +177,18 @@ impl ClusterOptions {
 
     /// Options for a client whose requests take at most this long each.
     fn options(&self, timeout: Duration) -> Result<Options, UsageError> {
-        let options = Options::new(self.endpoints()?).deadline(timeout);
-        let options = match self.tls_files() {
+        self.options_to(self.endpoints()?, self.tls_files(), timeout)
+    }
+
+    /// The same to these endpoints, with these certificates.
+    fn options_to(
+        &self,
+        endpoints: Vec<String>,
+        files: Option<Files>,
+        timeout: Duration,
+    ) -> Result<Options, UsageError> {
+        let options = Options::new(endpoints).deadline(timeout);
+        let options = match files {
             Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
             None => options,
         };

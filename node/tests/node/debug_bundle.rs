@@ -100,6 +100,19 @@ async fn a_bundle_holds_what_explains_a_fault_and_no_secret_no_key_and_no_value(
     let again = bundle(&cluster, &["--to", to_text, "--yes"]);
     assert!(again.code == 2 && again.stderr.contains("b.tar.zst exists"), "{again:?}");
 
+    // Where nothing else is given, the configuration says where the member is, and who asks.
+    let to = cluster.folder.path().join("own.tar.zst");
+    let to_text = to.to_str().expect("text");
+    let asked = ["debug", "bundle", "--config", cluster.config(0), "--to", to_text, "--yes"];
+    let more = ["--log", log, "--seconds", "0", "--timeout", "120s"];
+    let ran = cluster.cairn_alone(&[&asked[..], &more].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let files = unpacked(&to);
+    let status: Value = serde_json::from_str(&files["status.json"]).expect("JSON");
+    assert_eq!(status[0]["cluster"], "tested", "{status}");
+    let metrics = &files["metrics-begin-1.txt"];
+    assert!(metrics.contains("\ncairn_applied_index "), "{metrics}");
+
     // A node that does not answer is a line, and not the end.
     assert_eq!(cluster.stop_node(0), 0);
     let to = cluster.folder.path().join("down.tar.zst");

@@ -67,7 +67,8 @@ struct BundleArgs {
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = address)]
     http: Vec<String>,
 
-    /// The server's configuration on this machine
+    /// The server's configuration on this machine. Its client and HTTP port are asked, with its certificates, where
+    /// no others are given
     #[arg(short, long, env = "CAIRN_CONFIG")]
     config: Option<PathBuf>,
 
@@ -173,13 +174,12 @@ fn wanted(args: &BundleArgs) -> Wanted {
     };
     // A member may ask as itself.
     let otherwise = config.as_ref().and_then(NodeConfig::tls_files);
-    let client = args.connect.client();
+    let http = args.connect.http_within(args.connect.timeout(), otherwise.clone());
+    let reached = config.map(|config| config.advertise_client.unwrap_or(config.client_address));
+    let client = args.connect.client_or(reached, otherwise);
     Wanted {
         client: client.map_err(|error| format!("{error:#}")),
-        http: args
-            .connect
-            .http_within(args.connect.timeout(), otherwise)
-            .map_err(|error| error.to_string()),
+        http: http.map_err(|error| error.to_string()),
         addresses,
         config: args.config.clone(),
         layers,
