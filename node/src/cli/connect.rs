@@ -28,6 +28,8 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 
 /// Written by `cairn dev`.
 pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
+/// Written beside it: the HTTP port of each node.
+pub(crate) const HTTP_FILE: &str = ".cairn/http";
 
 /// The environment variable with the nodes to ask.
 const ENDPOINTS_VARIABLE: &str = "CAIRN_ENDPOINTS";
@@ -77,6 +79,13 @@ impl ConnectOptions {
     /// Endpoints as given, or as found.
     pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
         self.cluster.endpoints()
+    }
+
+    /// The HTTP ports of the cluster of `cairn dev` that is found here. None, if endpoints are given: they may be of
+    /// another one.
+    pub(crate) fn http_found(&self) -> Vec<String> {
+        let here = std::env::current_dir().ok().filter(|_| self.cluster.given().is_empty());
+        here.and_then(|here| remembered(&here, HTTP_FILE)).unwrap_or_default()
     }
 
     /// A client with so many connections to each node, connected.
@@ -150,7 +159,7 @@ impl ClusterOptions {
         }
         let here = std::env::current_dir()
             .map_err(|error| UsageError(format!("cannot read the current folder: {error}")))?;
-        Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
+        Ok(remembered(&here, ENDPOINTS_FILE).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
     }
 
     /// Endpoints as given.
@@ -214,15 +223,18 @@ impl ClusterOptions {
     }
 }
 
-fn remembered(here: &Path) -> Option<Vec<String>> {
-    let text = here.ancestors().find_map(|folder| {
-        let file = folder.join(ENDPOINTS_FILE);
-        let ours = file.parent().is_some_and(is_ours) && is_ours(&file);
-        ours.then(|| std::fs::read_to_string(&file).ok())?
-    })?;
-    let endpoints: Vec<String> =
+/// The addresses in this file of `cairn dev`, of the first folder that has its endpoints.
+fn remembered(here: &Path, file: &str) -> Option<Vec<String>> {
+    let folder = here.ancestors().find(|folder| written(&folder.join(ENDPOINTS_FILE)).is_some())?;
+    let text = written(&folder.join(file))?;
+    let addresses: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
-    (!endpoints.is_empty()).then_some(endpoints)
+    (!addresses.is_empty()).then_some(addresses)
+}
+
+fn written(file: &Path) -> Option<String> {
+    let ours = file.parent().is_some_and(is_ours) && is_ours(file);
+    ours.then(|| std::fs::read_to_string(file).ok())?
 }
 
 /// Whether nobody else can have written it. Everything goes to these endpoints, a token too, and anybody may
@@ -264,7 +276,10 @@ mod tests {
         std::fs::create_dir_all(root.path().join(".cairn")).expect("a folder");
         std::fs::write(root.path().join(ENDPOINTS_FILE), "127.0.0.1:1\n127.0.0.1:2\n")
             .expect("a file");
-        let found = || remembered(&below);
+        let found = || remembered(&below, ENDPOINTS_FILE);
+        assert_eq!(remembered(&below, HTTP_FILE), None, "of a cluster without HTTP ports");
+        std::fs::write(root.path().join(HTTP_FILE), "127.0.0.1:3\n").expect("a file");
+        assert_eq!(remembered(&below, HTTP_FILE), Some(vec!["127.0.0.1:3".into()]));
         let both = Some(vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()]);
         assert_eq!(found(), both);
         // What others may write is nothing to go by.
@@ -281,6 +296,7 @@ mod tests {
         std::fs::rename(&file, &moved).expect("ours");
         std::os::unix::fs::symlink(&moved, &file).expect("a link");
         assert_eq!(found(), None, "a link");
+        assert_eq!(remembered(&below, HTTP_FILE), None, "of a cluster that is not found");
     }
 
     /// The story: somebody made `/tmp/.cairn/endpoints`, and whoever worked below `/tmp` sent a token there.

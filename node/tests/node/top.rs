@@ -95,6 +95,32 @@ async fn the_http_port_is_read_with_the_certificates_of_the_client_port() {
 }
 
 #[test]
+fn of_a_development_cluster_the_http_ports_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let started = run(folder.path(), &["dev", "--detach", "--size", "64MiB", "--port", "0"]);
+    assert_eq!(started.code, 0, "{started:?}");
+    let asked = ["top", "--interval", "100ms", "-o", "json"];
+    let told = |more: &[&str]| -> Value {
+        let ran = run(folder.path(), &[&asked[..], more].concat());
+        serde_json::from_str(&ran.stdout).expect("JSON")
+    };
+    let began = Instant::now();
+    loop {
+        let view = told(&[]);
+        if view["traffic"]["told_by"] == 3 {
+            break;
+        }
+        assert!(began.elapsed() < WAIT_LIMIT, "{view}");
+    }
+    // Endpoints that are given may be of another cluster.
+    let elsewhere = told(&["-e", "127.0.0.1:1"]);
+    assert_eq!(elsewhere["traffic"]["told_by"], 0, "{elsewhere}");
+    assert_eq!(elsewhere["unread"], serde_json::json!([]), "{elsewhere}");
+    assert_eq!(run(folder.path(), &["dev", "stop"]).code, 0);
+    assert!(!folder.path().join(".cairn/http").exists());
+}
+
+#[test]
 fn without_a_terminal_it_says_so_and_names_what_shows_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = run(folder.path(), &["top"]);

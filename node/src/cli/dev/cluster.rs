@@ -107,6 +107,11 @@ impl Cluster {
         self.running.iter().map(|running| running.node.client_address.clone()).collect()
     }
 
+    /// The HTTP ports, of nodes that have one.
+    pub(super) fn http_ports(&self) -> Vec<String> {
+        self.running.iter().filter_map(|running| running.node.http_address.clone()).collect()
+    }
+
     /// Whether a client may have written.
     pub(super) fn may_hold_writes(&self) -> bool {
         self.answered

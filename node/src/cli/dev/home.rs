@@ -1,6 +1,6 @@
 //! The folder of a development cluster, locked while the cluster runs.
 
-use super::super::connect::ENDPOINTS_FILE;
+use super::super::connect::{ENDPOINTS_FILE, HTTP_FILE};
 use super::super::exit::UsageError;
 use super::layout;
 use anyhow::Context;
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 pub(super) struct Home {
     pub(super) path: PathBuf,
     endpoints: PathBuf,
+    http: PathBuf,
     _lock: File,
     _temporary: Option<TempDir>,
 }
@@ -43,19 +44,24 @@ impl Home {
         }
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
-        let endpoints = std::env::current_dir()?.join(ENDPOINTS_FILE);
-        Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
+        let here = std::env::current_dir()?;
+        let (endpoints, http) = (here.join(ENDPOINTS_FILE), here.join(HTTP_FILE));
+        Ok(Home { path, endpoints, http, _lock: lock, _temporary: temporary })
     }
 
-    /// Writes the endpoints for later commands in this folder, and the file that says that the
+    /// Writes the endpoints and HTTP ports for later commands in this folder, and the file that says that the
     /// cluster is ready.
-    pub(super) fn remember(&self, endpoints: &[String]) -> anyhow::Result<()> {
-        let text = endpoints.join("\n") + "\n";
-        for file in [&self.endpoints, &self.path.join(layout::READY)] {
+    pub(super) fn remember(&self, endpoints: &[String], http: &[String]) -> anyhow::Result<()> {
+        let text = |addresses: &[String]| addresses.join("\n") + "\n";
+        let (ready, endpoints) = (self.path.join(layout::READY), text(endpoints));
+        // First the ports: whoever finds the endpoints finds no ports of an earlier cluster.
+        let files =
+            [(&self.http, &text(http)), (&self.endpoints, &endpoints), (&ready, &endpoints)];
+        for (file, text) in files {
             if let Some(folder) = file.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            std::fs::write(file, &text)
+            std::fs::write(file, text)
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
@@ -67,6 +73,7 @@ impl Home {
         let ours = std::fs::read(&ready).unwrap_or_default();
         if std::fs::read(&self.endpoints).is_ok_and(|found| found == ours) {
             let _ = std::fs::remove_file(&self.endpoints);
+            let _ = std::fs::remove_file(&self.http);
         }
         let _ = std::fs::remove_file(ready);
     }

@@ -31,6 +31,7 @@ pub(super) struct DevNode {
     pub config_file: PathBuf,
     pub log_file: PathBuf,
     pub client_address: String,
+    pub http_address: Option<String>,
     /// While it names a process that lives, the node is not started again.
     pub hold_file: PathBuf,
 }
@@ -196,6 +197,7 @@ pub(super) async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNo
         config_file,
         log_file: home.join(format!("node-{slot}.log")),
         client_address: config.client_address,
+        http_address: config.http_address,
         hold_file: hold_file(home, slot),
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! .cairn/endpoints        what later commands read, so that they need no flags
+//! .cairn/http             the nodes' HTTP ports, which `cairn top` reads
 //! .cairn/dev/lock         held while the cluster runs; holds the process id
 //! .cairn/dev/node-N.toml  configuration of each node: remembers its ports
 //! .cairn/dev/node-N/      its data
@@ -172,7 +173,7 @@ async fn serve(
     cluster.wait_ready().await?;
     let endpoints = cluster.endpoints();
     let answers = told(&Client::connect(endpoints.clone()).await?).await;
-    home.remember(&endpoints)?;
+    home.remember(&endpoints, &cluster.http_ports())?;
     let demo = match args.demo {
         true => Some(demo::run(&endpoints).await?),
         false => None,

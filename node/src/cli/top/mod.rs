@@ -49,7 +49,7 @@ pub(crate) struct TopArgs {
     interval: Duration,
 
     /// `listen.http` of members, host:port each, separated by commas: they tell requests and their
-    /// times, memory, and space by what it is
+    /// times, memory, and space by what it is. Default: those of the cluster that `cairn dev` runs here
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = address)]
     http: Vec<String>,
 
@@ -66,10 +66,11 @@ pub(crate) async fn run(args: TopArgs, output: &Output) -> anyhow::Result<Exit> 
                    `cairn top --once` prints one frame";
         return Err(UsageError(why.into()).into());
     }
+    let found = args.connect.http_found();
     let source = Source {
         client: args.connect.client_within(NODE_TIMEOUT)?,
         http: args.connect.http_within(NODE_TIMEOUT, None)?,
-        addresses: args.http,
+        addresses: if args.http.is_empty() { found } else { args.http },
     };
     match once {
         true => print(&source, interval, output).await,
