@@ -7,6 +7,7 @@
 use super::hold;
 use super::layout::{self, DevNode};
 use crate::cli::output::tell;
+use anyhow::Context;
 use cairn_client::{Client, Options};
 use cairn_launch::{Server, serve};
 use std::time::Duration;
@@ -46,6 +47,8 @@ struct Running {
 
 impl Running {
     fn start(node: DevNode) -> anyhow::Result<Running> {
+        hold::remove_stale(&node.hold_file)
+            .with_context(|| format!("cannot remove {}", node.hold_file.display()))?;
         let server = start(&node)?;
         let (since, pause) = (Instant::now(), DOWN_FIRST);
         Ok(Running { node, server, since, down: None, pause, held: false })

@@ -32,7 +32,7 @@ pub(super) struct DevNode {
     pub log_file: PathBuf,
     pub client_address: String,
     pub http_address: Option<String>,
-    /// While it names a process that lives, the node is not started again.
+    /// While the process that it names lives, the node is not started again.
     pub hold_file: PathBuf,
 }
 
