@@ -34,7 +34,8 @@ impl Home {
     /// A folder that is removed when this is dropped.
     pub(super) fn temporary() -> anyhow::Result<Home> {
         let folder = tempfile::Builder::new().prefix("cairn-dev-").tempdir()?;
-        Home::lock(folder.path().to_path_buf(), Some(folder))
+        // The members' command lines have this name, by which they are found.
+        Home::lock(std::fs::canonicalize(folder.path())?, Some(folder))
     }
 
     fn lock(path: PathBuf, temporary: Option<TempDir>) -> anyhow::Result<Home> {

@@ -84,12 +84,23 @@ impl DevMember {
         Ok(None)
     }
 
-    /// Sends a signal to the member's process, if it runs.
+    /// Sends a signal to the member's process. One that has ended needs nothing to go on.
+    ///
+    /// The story: the folder's name was a link, no process was found, and nothing was signalled. So the member
+    /// was said to have ended, and its directory was put aside while it ran.
     ///
     /// # Errors
-    /// If the system does not allow it.
+    /// If the system does not allow it. If no process of the member is found, unless the signal is SIGCONT.
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let Some(process) = self.process()? else { return Ok(()) };
+        let Some(process) = self.process()? else {
+            anyhow::ensure!(
+                signal == Signal::CONT,
+                "no process of slot {} is found, so nothing is done to it: none whose command line can be read serves with {}",
+                self.slot,
+                self.config_file.display()
+            );
+            return Ok(());
+        };
         kill_process(process, signal)
             .with_context(|| format!("cannot signal the process of slot {}", self.slot))
     }
@@ -146,6 +157,24 @@ mod tests {
         ] {
             assert!(!ours(other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_member_without_a_process_is_not_said_to_be_signalled() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let member = DevMember {
+            slot: 2,
+            client_address: "a:1".into(),
+            data_directory: folder.path().join("node-2"),
+            http_address: None,
+            config_file: folder.path().join("node-2.toml"),
+            hold_file: folder.path().join("node-2.hold"),
+        };
+        for signal in [Signal::TERM, Signal::KILL, Signal::STOP] {
+            let error = member.signal(signal).expect_err("there is no process").to_string();
+            assert!(error.contains("slot 2") && error.contains("node-2.toml"), "{error}");
+        }
+        member.signal(Signal::CONT).expect("it needs nothing");
     }
 
     #[test]
