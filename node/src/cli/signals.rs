@@ -1,5 +1,7 @@
 //! The signals that end the program.
 
+use super::output::tell;
+use rustix::process::{Signal as Sent, getpid, kill_process};
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -28,6 +30,28 @@ pub(crate) fn hangups() -> io::Result<Option<Signal>> {
         true => Ok(None),
         false => signal(SignalKind::hangup()).map(Some),
     }
+}
+
+/// From now on a terminal that is closed ends the command as SIGTERM does, and does so once: both the kernel and
+/// a shell may tell of one terminal, and that is no wish to end what is being undone.
+///
+/// The story: the terminal of an ephemeral cluster was closed, and gigabytes stayed in the folder for temporary
+/// files. That of a game day was closed, and a member stayed paused.
+///
+/// # Errors
+/// If the system does not allow watching signals.
+pub(crate) fn end_with_terminal() -> io::Result<()> {
+    let Some(mut hangups) = hangups()? else { return Ok(()) };
+    tokio::spawn(async move {
+        if hangups.recv().await.is_some() {
+            tell("SIGHUP received");
+            // Every step hears SIGTERM. It is our own process, to which it can be sent.
+            let _ = kill_process(getpid(), Sent::TERM);
+        }
+        // A later one ends nothing.
+        while hangups.recv().await.is_some() {}
+    });
+    Ok(())
 }
 
 /// Whether a process ignores this signal, by its `/proc/PID/status`.

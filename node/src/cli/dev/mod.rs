@@ -35,7 +35,6 @@ use demo::Demo;
 use home::Home;
 pub(crate) use layout::DEFAULT_DIR;
 pub(crate) use members::{DevMember, members};
-use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -115,7 +114,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     if let Poll::Ready(signal) = futures::poll!(asked.as_mut()) {
         return stopping(signal);
     }
-    end_with_terminal()?;
+    signals::end_with_terminal()?;
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
     let prepared = layout::prepare(&home.path, args.size.as_deref(), args.port, &args.set).await;
     // It ended a format that was under way, too.
@@ -146,22 +145,6 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
 fn stopping(signal: io::Result<&str>) -> anyhow::Result<Exit> {
     tell(&format!("{} received, stopping", signal?));
     Ok(Exit::Done)
-}
-
-/// From now on a terminal that is closed ends the cluster as SIGTERM does.
-///
-/// The story: the terminal of an ephemeral cluster was closed, and gigabytes stayed in the folder for temporary
-/// files.
-fn end_with_terminal() -> io::Result<()> {
-    let Some(mut hangups) = signals::hangups()? else { return Ok(()) };
-    tokio::spawn(async move {
-        while hangups.recv().await.is_some() {
-            tell("SIGHUP received");
-            // Every step hears SIGTERM. It is our own process, to which it can be sent.
-            let _ = kill_process(getpid(), Signal::TERM);
-        }
-    });
-    Ok(())
 }
 
 async fn serve(
