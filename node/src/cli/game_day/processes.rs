@@ -1,7 +1,7 @@
 //! What reaches the members' processes: signals to those of `cairn dev` on this machine, or commands that
 //! the operator gives.
 //!
-//! What holds here: what was done to a member is remembered before it is done, until it is undone. A word of
+//! What holds here: a command that is given up ends with all processes that it started. What was done to a member is remembered before it is done, until it is undone. A word of
 //! a command that the cluster says, such as a host, has no character that a shell could take for anything
 //! else.
 
@@ -9,8 +9,8 @@ use crate::cli::dev::DevMember;
 use crate::cli::exit::UsageError;
 use anyhow::Context;
 use clap::Args;
-use rustix::process::Signal;
-use std::path::PathBuf;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -133,6 +133,12 @@ impl Control {
 
     /// Does it to a member. Returns once it is done: the process has ended, or is paused.
     pub(super) async fn act(&mut self, act: Act, target: &FaultTarget) -> anyhow::Result<()> {
+        if let Some(lost) = self.lost_disk(target.slot).filter(|_| act == Act::LoseDisk) {
+            anyhow::bail!(
+                "{} is kept from an earlier game day: look at it, and remove it",
+                lost.display()
+            );
+        }
         // An act that fails in the middle may have had its effect.
         self.done.push(Done::Act(act, target.clone()));
         let member = match &self.processes {
@@ -150,7 +156,7 @@ impl Control {
             Act::LoseDisk => {
                 ended(&member, Signal::KILL).await?;
                 let from = member.data_directory.clone();
-                let to = from.with_extension("lost");
+                let to = lost_of(&from);
                 self.done.push(Done::Aside { from: from.clone(), to: to.clone() });
                 std::fs::rename(&from, &to)
                     .with_context(|| format!("cannot put {} aside", from.display()))
@@ -210,11 +216,17 @@ impl Control {
         Ok(())
     }
 
+    /// The disk that a member lost, if it is there.
+    pub(super) fn lost_disk(&self, slot: u16) -> Option<PathBuf> {
+        let Processes::Dev(members) = &self.processes else { return None };
+        let lost = lost_of(&of_slot(members, slot).ok()?.data_directory);
+        lost.exists().then_some(lost)
+    }
+
     /// Removes the disk that a member lost, once the cluster is well without it. Returns what it could not
     /// remove.
     pub(super) fn remove_lost(&self, slot: u16) -> Option<PathBuf> {
-        let Processes::Dev(members) = &self.processes else { return None };
-        let lost = of_slot(members, slot).ok()?.data_directory.with_extension("lost");
+        let lost = self.lost_disk(slot)?;
         std::fs::remove_dir_all(&lost).is_err().then_some(lost)
     }
 }
@@ -241,6 +253,11 @@ impl CommandArgs {
     }
 }
 
+/// Where a data directory is put aside.
+fn lost_of(data_directory: &Path) -> PathBuf {
+    data_directory.with_extension("lost")
+}
+
 fn of_slot(members: &[DevMember], slot: u16) -> anyhow::Result<&DevMember> {
     members
         .iter()
@@ -261,15 +278,35 @@ async fn ended(member: &DevMember, signal: Signal) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The processes of a command. They are killed with this, unless the command has ended.
+///
+/// The story: a command that hung was given up, and the shell was killed alone. What it had started stopped a
+/// member minutes later.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(id) = self.0 {
+            // Nobody is left to be told of an error.
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
 /// Runs a command of the operator for a member.
 async fn run(template: &str, target: &FaultTarget) -> anyhow::Result<()> {
     let text = filled(template, target)?;
     let mut command = Command::new("sh");
-    command.args(["-c", &text]).stdin(Stdio::null()).kill_on_drop(true);
-    let output = timeout(COMMAND_LIMIT, command.output())
+    command.args(["-c", &text]).stdin(Stdio::null()).process_group(0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let cannot = || format!("cannot run `{text}`");
+    let child = command.spawn().with_context(cannot)?;
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let output = timeout(COMMAND_LIMIT, child.wait_with_output())
         .await
         .with_context(|| format!("`{text}` did not end in {COMMAND_LIMIT:?}"))?
-        .with_context(|| format!("cannot run `{text}`"))?;
+        .with_context(cannot)?;
+    group.0 = None;
     if output.status.success() {
         return Ok(());
     }
@@ -332,6 +369,35 @@ mod tests {
         assert!(control.cannot(Act::LoseDisk).is_some());
         let control = Control::new(Processes::Dev(Vec::new()));
         assert!(control.cannot(Act::Cut).is_some() && control.cannot(Act::Kill).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_given_up_ends_with_what_it_started() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("id");
+        let text = format!("sleep 100000 & echo $! > {}; wait", file.display());
+        let said = async {
+            loop {
+                let said = std::fs::read_to_string(&file).unwrap_or_default();
+                if let Some(id) = said.strip_suffix('\n') {
+                    break id.to_owned();
+                }
+                sleep(POLL).await;
+            }
+        };
+        let target = target("a:1");
+        let id = tokio::select! {
+            id = said => id,
+            ended = run(&text, &target) => panic!("it ended: {ended:?}"),
+        };
+        // A process that nobody waits for yet is dead all the same.
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
+        while lives() {
+            sleep(POLL).await;
+        }
     }
 
     /// The story of an act that failed in the middle: the member was stopped, and nobody started it again.
