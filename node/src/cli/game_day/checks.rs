@@ -70,6 +70,13 @@ pub(super) fn is_unused(
     )))
 }
 
+/// Whether the same node led at both looks, in the same term.
+pub(super) fn have_one_leader(before: &[Answer], after: &[Answer]) -> bool {
+    leader(before).zip(leader(after)).is_some_and(|((endpoint, then), (now_endpoint, now))| {
+        endpoint == now_endpoint && then.term == now.term
+    })
+}
+
 fn statuses(answers: &[Answer]) -> impl Iterator<Item = (&str, &NodeStatus)> {
     answers.iter().filter_map(|(endpoint, answer)| Some((endpoint.as_str(), answer.as_ref().ok()?)))
 }
@@ -156,6 +163,22 @@ mod tests {
         };
         let before = [node(5000, 7), follower(100, 7)];
         assert!(is_unused(&before, &[node(5000, 7), follower(5000, 9000)], None).is_ok());
+    }
+
+    /// The story: the leader changed between the two looks, and what was written meanwhile was not seen.
+    #[test]
+    fn looks_at_two_leaders_are_not_compared() {
+        let of_term = |term| {
+            let (endpoint, mut answer) = node(5, 7);
+            if let Ok(status) = &mut answer {
+                status.term = term;
+            }
+            [(endpoint, answer)]
+        };
+        assert!(have_one_leader(&of_term(3), &of_term(3)));
+        assert!(!have_one_leader(&of_term(3), &of_term(4)));
+        assert!(!have_one_leader(&of_term(3), &[silent()]));
+        assert!(!have_one_leader(&[], &of_term(3)));
     }
 
     #[test]

@@ -70,16 +70,20 @@ impl Fault {
     pub(super) fn expected(self) -> &'static str {
         match self {
             Fault::Stop => {
-                "the leader hands over before it stops, so writes go on at once; nothing is lost."
+                "the leader hands over before it stops; then the cluster is well again and takes writes, and what \
+                 was acknowledged is not lost."
             }
             Fault::Kill | Fault::Pause | Fault::Cut => {
-                "the others elect another leader and writes go on; what was acknowledged is not lost."
+                "the others elect another leader; then the cluster is well again and takes writes, and what was \
+                 acknowledged is not lost."
             }
             Fault::Fill => {
-                "writes are refused and reads go on; after the deletes writes go on; nothing is lost."
+                "puts are refused, and a key that was put before can be read meanwhile; after the deletes the \
+                 cluster is well again and takes writes, and what was acknowledged is not lost."
             }
             Fault::Disk => {
-                "writes go on, the member joins under a new identity and copies everything; nothing is lost."
+                "the member joins with its empty disk; then the cluster is well again and takes writes, and what \
+                 was acknowledged is not lost."
             }
         }
     }

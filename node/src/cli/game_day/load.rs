@@ -1,11 +1,13 @@
 //! The load of a game day, and the checker of what it was told.
 //!
-//! What holds here: every key is under a prefix that no other run has. A key whose write has an unknown
-//! outcome is not written again, since that write may be applied at any time later. So what may be read of each
-//! key is known: its last acknowledged write, or the one of which the outcome is unknown.
+//! What holds here: every key is under a prefix that no other run has, and has one writer. A key whose write
+//! has an unknown outcome is not written again, since that write may be applied at any time later. So what each
+//! write replaces is known: the write that was acknowledged before it. So is what may be read of each key: its
+//! last acknowledged write, or the one of which the outcome is unknown. What is lost is told once.
 
 use super::gap::{Measured, Outcome, Window};
-use bytes::Bytes;
+use super::losses::Losses;
+use super::told::{Ended, Lost, Told, value_of};
 use cairn_client::{Client, Error, ListOptions};
 use futures::future::{join_all, try_join_all};
 use parking_lot::Mutex;
@@ -21,10 +23,6 @@ const PREFIX: &str = "cairn-game-day/";
 const WRITERS: u32 = 4;
 /// Keys of each, over and over.
 const KEYS: usize = 64;
-/// Bytes of a value.
-const VALUE_BYTES: usize = 256;
-/// Digits of the number at its begin.
-const DIGITS: usize = 16;
 /// Between two writes of a writer: enough to see a gap of this length, and little work for the cluster.
 const THINK: Duration = Duration::from_millis(10);
 /// How long one request may take.
@@ -34,16 +32,6 @@ const AT_ONCE: usize = 64;
 /// Keys of a page to remove.
 const PAGE: u32 = 1000;
 const POLL: Duration = Duration::from_millis(20);
-
-/// What one key was told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
-    key: String,
-    /// The number of the last write that was acknowledged.
-    acknowledged: Option<u64>,
-    /// The number of a later write whose outcome is unknown.
-    unknown: Option<u64>,
-}
 
 /// One writer, and what it was told.
 #[derive(Debug)]
@@ -62,6 +50,8 @@ struct Shared {
     prefix: String,
     stop: AtomicBool,
     window: Mutex<Window>,
+    /// What was found to be lost and was not taken yet.
+    lost: Mutex<Losses>,
 }
 
 /// The writers, at work or paused.
@@ -71,18 +61,32 @@ pub(super) struct Load {
     working: JoinSet<Writer>,
 }
 
-/// A write that was acknowledged and is not there, or a value that nobody wrote.
-pub(super) type Lost = String;
+/// What was found when the keys were read back.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// How many keys were read.
+    pub(super) read: u64,
+    /// What is lost, also by what the writes were told.
+    pub(super) lost: Losses,
+    /// That some keys could not be read, and why.
+    pub(super) unread: Option<String>,
+}
 
 impl Load {
     /// Writers that have not begun.
     pub(super) fn new(client: &Client) -> Load {
+        Load::within(client.with_deadline(DEADLINE))
+    }
+
+    /// The same with the deadline of this client.
+    fn within(client: Client) -> Load {
         let prefix = format!("{PREFIX}{:016x}/", rand::random::<u64>());
         let shared = Shared {
-            client: client.with_deadline(DEADLINE),
+            client,
             prefix,
             stop: AtomicBool::new(false),
             window: Mutex::new(Window::begin(Instant::now())),
+            lost: Mutex::new(Losses::default()),
         };
         let paused = (0..WRITERS).map(|number| Writer::new(&shared.prefix, number)).collect();
         Load { shared: Arc::new(shared), paused, working: JoinSet::new() }
@@ -132,25 +136,63 @@ impl Load {
         Ok(measured)
     }
 
-    /// Reads every key back, and returns how many there are, and what is lost.
-    pub(super) async fn check(&self) -> (u64, Vec<Lost>) {
-        let writers = self.paused.iter();
-        let keys = writers.flat_map(|writer| writer.keys.iter().chain(&writer.retired));
-        let all: Vec<&Told> = keys.collect();
-        let mut lost = Vec::new();
-        for some in all.chunks(AT_ONCE) {
-            let mut asked = Vec::new();
-            for told in some {
-                asked.push(self.shared.client.get(told.key.clone()));
+    /// Reads every key back. One that cannot be read is tried again for so long.
+    pub(super) async fn check(&mut self, within: Duration) -> Checked {
+        let (began, shared) = (Instant::now(), Arc::clone(&self.shared));
+        let mut checked = Checked::default();
+        let writers = self.paused.iter_mut();
+        let keys =
+            writers.flat_map(|writer| writer.keys.iter_mut().chain(writer.retired.iter_mut()));
+        let mut pending: Vec<&mut Told> = keys.collect();
+        while !pending.is_empty() {
+            let (mut again, mut last_error) = (Vec::new(), String::new());
+            while !pending.is_empty() {
+                let some = pending.split_off(pending.len().saturating_sub(AT_ONCE));
+                let mut asked = Vec::new();
+                for told in &some {
+                    asked.push(shared.client.get(told.key.clone()));
+                }
+                let answers = join_all(asked).await;
+                for (told, answer) in some.into_iter().zip(answers) {
+                    match answer {
+                        Ok(found) => {
+                            checked.read += 1;
+                            if let Some(lost) = told.compared(found.map(|found| found.value)) {
+                                shared.lost.lock().add(lost);
+                            }
+                        }
+                        Err(error) => {
+                            last_error = format!("`{}`: {error}", told.key);
+                            again.push(told);
+                        }
+                    }
+                }
             }
-            for (told, answer) in some.iter().zip(join_all(asked).await) {
-                lost.extend(match answer {
-                    Ok(found) => told.lacks(found.map(|found| found.value)),
-                    Err(error) => Some(format!("`{}` cannot be read back: {error}", told.key)),
-                });
+            if !again.is_empty() && began.elapsed() >= within {
+                let why = format!("{} keys cannot be read back: {last_error}", again.len());
+                checked.unread = Some(why);
+                break;
+            }
+            pending = again;
+            if !pending.is_empty() {
+                sleep(POLL).await;
             }
         }
-        (all.len() as u64, lost)
+        for writer in &mut self.paused {
+            writer.leave_lost(&shared.prefix);
+        }
+        checked.lost = self.take_lost();
+        checked
+    }
+
+    /// Something that was found to be lost by others than the writers.
+    pub(super) fn add_lost(&self, lost: Lost) {
+        self.shared.lost.lock().add(lost);
+    }
+
+    /// What was found to be lost since it was taken last.
+    pub(super) fn take_lost(&self) -> Losses {
+        std::mem::take(&mut *self.shared.lost.lock())
     }
 }
 
@@ -172,33 +214,6 @@ pub(super) async fn remove(client: &Client, prefix: &str) -> Result<(), Error> {
     }
 }
 
-impl Told {
-    fn new(prefix: &str, number: u32, sequence: u64, at: usize) -> Told {
-        Told { key: format!("{prefix}{number}/{sequence:08}/{at:03}"), ..Told::default() }
-    }
-
-    /// What is wrong with this value of the key.
-    fn lacks(&self, value: Option<Bytes>) -> Option<Lost> {
-        let Told { key, acknowledged, unknown } = self;
-        let Some(value) = value else {
-            let number = (*acknowledged)?;
-            return Some(format!(
-                "`{key}`: write {number} was acknowledged, and the key does not exist"
-            ));
-        };
-        match number_of(&value) {
-            None => Some(format!("`{key}` has a value that nobody wrote")),
-            Some(number) if Some(number) == *acknowledged || Some(number) == *unknown => None,
-            Some(number) => Some(match acknowledged {
-                Some(last) => {
-                    format!("`{key}`: write {last} was acknowledged, and write {number} is there")
-                }
-                None => format!("`{key}`: write {number} is there, which was refused"),
-            }),
-        }
-    }
-}
-
 impl Writer {
     fn new(prefix: &str, number: u32) -> Writer {
         let keys = (0..KEYS).map(|at| Told::new(prefix, number, 0, at)).collect();
@@ -213,86 +228,53 @@ impl Writer {
             self.sequence += 1;
             let began = Instant::now();
             let result = shared.client.put(key, value_of(self.sequence)).await;
-            let outcome = Outcome::of(&result);
-            shared.window.lock().saw(began, Instant::now(), outcome);
-            self.told(&shared.prefix, at, outcome);
+            shared.window.lock().saw(began, Instant::now(), Outcome::of(&result));
+            if let Some(lost) = self.told(&shared.prefix, at, Ended::of(&result)) {
+                shared.lost.lock().add(lost);
+            }
             sleep(THINK).await;
         }
         self
     }
 
-    /// What became of the last write.
-    fn told(&mut self, prefix: &str, at: usize, outcome: Outcome) {
+    /// What became of the last write. Returns what is lost by what it replaced.
+    fn told(&mut self, prefix: &str, at: usize, ended: Ended) -> Option<Lost> {
         let Writer { number, sequence, keys, retired } = self;
-        let Some(told) = keys.get_mut(at) else { return };
-        match outcome {
-            Outcome::Acknowledged => told.acknowledged = Some(*sequence),
-            Outcome::Unknown => {
+        let told = keys.get_mut(at)?;
+        match ended {
+            Ended::Acknowledged { version, previous } => {
+                told.was_acknowledged(*sequence, version, previous)
+            }
+            Ended::Unknown => {
                 told.unknown = Some(*sequence);
                 let next = Told::new(prefix, *number, *sequence, at);
                 retired.push(std::mem::replace(told, next));
+                None
             }
-            Outcome::Refused => {}
+            Ended::Refused => None,
         }
     }
-}
 
-/// A value with this number.
-fn value_of(number: u64) -> Bytes {
-    let mut text = format!("{number:0DIGITS$x}");
-    while text.len() < VALUE_BYTES {
-        text.push('.');
+    /// Other keys instead of those that are lost, which would be told again and again.
+    fn leave_lost(&mut self, prefix: &str) {
+        let Writer { number, sequence, keys, retired } = self;
+        // No key of this number was made.
+        *sequence += 1;
+        for (at, told) in keys.iter_mut().enumerate().filter(|(_, told)| told.lost) {
+            *told = Told::new(prefix, *number, *sequence, at);
+        }
+        retired.retain(|told| !told.lost);
     }
-    text.into()
-}
-
-/// The number of a value; `None` if none has these bytes.
-fn number_of(value: &[u8]) -> Option<u64> {
-    let digits = std::str::from_utf8(value.get(..DIGITS)?).ok()?;
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    (value_of(number) == value).then_some(number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_client::{Options, Version};
+    use std::collections::BTreeSet;
 
-    fn told(acknowledged: Option<u64>, unknown: Option<u64>) -> Told {
-        Told { key: "k".into(), acknowledged, unknown }
-    }
-
-    #[test]
-    fn what_was_acknowledged_is_there_or_the_write_whose_outcome_is_unknown() {
-        let there = |number| Some(value_of(number));
-        for (key, value) in [
-            (told(None, None), None),
-            (told(Some(7), None), there(7)),
-            (told(None, Some(8)), None),
-            (told(None, Some(8)), there(8)),
-            (told(Some(7), Some(8)), there(7)),
-            (told(Some(7), Some(8)), there(8)),
-        ] {
-            assert_eq!(key.lacks(value), None, "{key:?}");
-        }
-        for (key, value, says) in [
-            (told(Some(7), None), None, "write 7 was acknowledged, and the key does not exist"),
-            (told(Some(7), Some(8)), None, "does not exist"),
-            (told(Some(7), None), there(6), "write 7 was acknowledged, and write 6 is there"),
-            (told(None, None), there(6), "which was refused"),
-            (told(Some(7), None), Some("7".into()), "a value that nobody wrote"),
-        ] {
-            let lost = key.lacks(value).expect("it is lost");
-            assert!(lost.contains(says), "{lost}");
-        }
-    }
-
-    #[test]
-    fn a_value_is_known_by_all_of_its_bytes() {
-        for number in [0, 1, 0xabc, u64::MAX] {
-            let value = value_of(number);
-            assert_eq!((value.len(), number_of(&value)), (VALUE_BYTES, Some(number)));
-            assert_eq!(number_of(&value[..VALUE_BYTES - 1]), None);
-        }
+    fn written(version: u64, previous: Option<u64>) -> Ended {
+        Ended::Acknowledged { version: Version(version), previous: previous.map(Version) }
     }
 
     #[test]
@@ -300,13 +282,71 @@ mod tests {
         let mut writer = Writer::new("p/", 3);
         let first = writer.keys[5].key.clone();
         writer.sequence = 9;
-        writer.told("p/", 5, Outcome::Acknowledged);
+        assert_eq!(writer.told("p/", 5, written(70, None)), None);
         writer.sequence = 11;
-        writer.told("p/", 5, Outcome::Unknown);
+        assert_eq!(writer.told("p/", 5, Ended::Unknown), None);
         assert_ne!(writer.keys[5].key, first);
-        assert_eq!(writer.retired, [Told { key: first, acknowledged: Some(9), unknown: Some(11) }]);
+        let [retired] = writer.retired.as_slice() else { panic!("{:?}", writer.retired) };
+        assert_eq!(
+            (&retired.key, retired.acknowledged, retired.unknown),
+            (&first, Some(9), Some(11))
+        );
+        // The other key was never written.
+        writer.sequence = 12;
+        assert_eq!(writer.told("p/", 5, written(80, None)), None);
         // What is refused changes nothing.
-        writer.told("p/", 6, Outcome::Refused);
+        assert_eq!(writer.told("p/", 6, Ended::Refused), None);
         assert_eq!((writer.keys[6].acknowledged, writer.retired.len()), (None, 1));
+    }
+
+    /// The story: each key is overwritten about once a second, and its last write alone was compared. A
+    /// failover that lost acknowledged writes was said to lose nothing, since later writes replaced the old
+    /// values that had come back.
+    #[test]
+    fn a_lost_write_is_seen_by_what_the_next_write_of_its_key_replaced() {
+        let mut writer = Writer::new("p/", 3);
+        let mut next = |version, previous| {
+            writer.sequence += 1;
+            writer.told("p/", 5, written(version, previous))
+        };
+        assert_eq!(next(10, None), None);
+        assert_eq!(next(20, Some(10)), None);
+        let lost = next(25, Some(10)).expect("version 20 is lost");
+        assert!(lost.contains("write 2 was acknowledged as version 20"), "{lost}");
+        assert!(lost.ends_with("the next one found version 10"), "{lost}");
+        assert_eq!(next(30, Some(25)), None, "it is told once");
+        let lost = next(35, None).expect("the key is lost");
+        assert!(lost.contains("version 30") && lost.ends_with("found no key"), "{lost}");
+        let mut refused = Writer::new("p/", 4);
+        refused.told("p/", 5, Ended::Refused);
+        let lost = refused.told("p/", 5, written(9, Some(8))).expect("nobody wrote version 8");
+        assert!(lost.contains("first write found version 8"), "{lost}");
+    }
+
+    #[test]
+    fn what_is_lost_is_told_once() {
+        let mut writer = Writer::new("p/", 3);
+        writer.sequence = 9;
+        writer.told("p/", 5, written(70, None));
+        writer.told("p/", 6, Ended::Unknown);
+        let lost = writer.keys[5].key.clone();
+        assert!(writer.keys[5].compared(None).is_some());
+        writer.retired[0].lost = true;
+        writer.leave_lost("p/");
+        assert_eq!((writer.keys[5].acknowledged, writer.retired.len()), (None, 0));
+        let keys: BTreeSet<&String> = writer.keys.iter().map(|told| &told.key).collect();
+        assert!(!keys.contains(&lost) && keys.len() == KEYS, "{keys:?}");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_cannot_be_read_is_not_said_to_be_lost() {
+        // Nothing listens at a port that is held.
+        let held = cairn_launch::HeldPort::any().expect("a port");
+        let options = Options::new([held.address().to_string()]).deadline(Duration::from_millis(1));
+        let mut load = Load::within(options.build().expect("an address"));
+        let checked = load.check(Duration::ZERO).await;
+        assert_eq!((checked.read, checked.lost.count()), (0, 0));
+        let why = checked.unread.expect("nobody answers");
+        assert!(why.contains("256 keys cannot be read back"), "{why}");
     }
 }

@@ -2,13 +2,12 @@
 
 use super::fault::Fault;
 use super::gap::Measured;
+use super::losses::Losses;
 use crate::cli::output::table;
 use cairn_client::shown;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Duration;
-
-/// So many lost writes of a fault are named; all are counted.
-const NAMED: usize = 10;
 
 /// What became of one fault.
 #[derive(Clone, Debug)]
@@ -23,9 +22,15 @@ pub(super) struct Trial {
     pub(super) well_after: Option<Duration>,
     /// How many keys were read back.
     pub(super) checked: u64,
-    pub(super) lost: Vec<String>,
+    /// These were all keys.
+    pub(super) all_checked: bool,
+    pub(super) lost: Losses,
+    /// The directory that a member lost, if it was not removed.
+    pub(super) kept: Option<PathBuf>,
     /// What did not go as it should.
     pub(super) trouble: Option<String>,
+    /// It has not ended.
+    pub(super) runs: bool,
 }
 
 /// All of a game day.
@@ -47,13 +52,21 @@ impl Trial {
             measured: Measured::default(),
             well_after: None,
             checked: 0,
-            lost: Vec::new(),
+            all_checked: false,
+            lost: Losses::default(),
+            kept: None,
             trouble: None,
+            runs: false,
         }
     }
 
     pub(super) fn skipped(fault: Fault, why: &str) -> Trial {
         Trial { skipped: Some(why.to_owned()), ..Trial::new(fault) }
+    }
+
+    /// Something more did not go as it should.
+    pub(super) fn add_trouble(&mut self, why: &str) {
+        add(&mut self.trouble, why);
     }
 
     /// In a word or two.
@@ -90,8 +103,14 @@ impl Trial {
             if let Some(well) = self.well_after {
                 said.push(format!("The cluster was well {} after the fault was ended.", ms(well)));
             }
-            if self.checked > 0 {
-                said.push(format!("{} keys were read back: {}.", self.checked, lost(&self.lost)));
+            said.push(match (self.checked, self.lost.is_empty()) {
+                (0, true) => "No key was read back.".to_owned(),
+                (0, false) => format!("No key was read back: {}.", self.lost.line()),
+                (checked, _) => format!("{checked} keys were read back: {}.", self.lost.line()),
+            });
+            if let Some(kept) = &self.kept {
+                let kept = kept.display();
+                said.push(format!("What the member had on its disk is kept in {kept}."));
             }
         }
         said.extend(self.trouble.iter().map(|trouble| format!("Not as expected: {trouble}.")));
@@ -115,8 +134,9 @@ impl Trial {
             "p99_us": u64::try_from(p99.as_micros()).unwrap_or(u64::MAX),
             "well_after_ms": self.well_after.map(ms),
             "checked": self.checked,
-            "lost": self.lost.len(),
-            "lost_named": self.lost.iter().take(NAMED).collect::<Vec<_>>(),
+            "lost": self.lost.count(),
+            "lost_named": self.lost.named(),
+            "kept": self.kept.as_ref().map(|kept| kept.display().to_string()),
             "trouble": self.trouble,
         })
     }
@@ -129,19 +149,42 @@ fn ms(time: Duration) -> String {
     }
 }
 
-fn lost(lost: &[String]) -> String {
-    if lost.is_empty() {
-        return "nothing is lost".to_owned();
-    }
-    let named: Vec<&str> = lost.iter().take(NAMED).map(String::as_str).collect();
-    let more = if lost.len() > named.len() { "; …" } else { "" };
-    format!("{} ARE LOST: {}{more}", lost.len(), named.join("; "))
+fn add(trouble: &mut Option<String>, why: &str) {
+    *trouble = Some(match trouble.take() {
+        Some(before) => format!("{before}; {why}"),
+        None => why.to_owned(),
+    });
 }
 
 impl GameDay {
     /// How many acknowledged writes are lost.
-    pub(super) fn lost(&self) -> usize {
-        self.trials.iter().map(|trial| trial.lost.len()).sum()
+    pub(super) fn lost(&self) -> u64 {
+        self.trials.iter().map(|trial| trial.lost.count()).sum()
+    }
+
+    /// Something more did not go as it should, outside of a fault.
+    pub(super) fn add_trouble(&mut self, why: &str) {
+        add(&mut self.trouble, why);
+    }
+
+    /// The fault that has not ended.
+    pub(super) fn running(&mut self) -> Option<&mut Trial> {
+        self.trials.last_mut().filter(|trial| trial.runs)
+    }
+
+    /// What was checked, in a sentence.
+    fn checked(&self) -> String {
+        let done = || self.trials.iter().filter(|trial| trial.skipped.is_none());
+        let (all, read) = (done().count(), done().filter(|trial| trial.all_checked).count());
+        let what = "While each fault lasted, a load of its own wrote to the cluster. Of each acknowledged write it was compared what it replaced.";
+        match (all, read) {
+            (0, _) => "No fault was done.".to_owned(),
+            (_, 0) => format!("{what} The keys were not read back."),
+            (all, read) if all == read => {
+                format!("{what} After each fault every key was read back.")
+            }
+            (all, read) => format!("{what} Every key was read back after {read} of {all} faults."),
+        }
     }
 
     /// Whether nothing is lost, and all went as expected.
@@ -213,7 +256,7 @@ impl GameDay {
             self.began,
             cell(&self.summary())
         );
-        text += "While each fault lasted, a load of its own wrote to the cluster. After each fault every key was read back.\n\n";
+        text += &format!("{}\n\n", self.checked());
         text += "| fault | result | longest time without an acknowledged write | p50 | p99 |\n|---|---|---|---|---|\n";
         for trial in &self.trials {
             let done = trial.skipped.is_none();
@@ -263,7 +306,8 @@ mod tests {
         let p99 = Duration::from_millis(30);
         let measured = Measured { acknowledged: 100, refused: 2, unknown: 1, gap, p50, p99 };
         let well_after = Some(Duration::from_secs(3));
-        Trial { slot: Some(2), measured, well_after, checked: 64, ..Trial::new(fault) }
+        let (slot, all_checked) = (Some(2), true);
+        Trial { slot, measured, well_after, checked: 64, all_checked, ..Trial::new(fault) }
     }
 
     #[test]
@@ -283,6 +327,7 @@ mod tests {
             "## kill, slot 2",
             Fault::Kill.expected(),
             "64 keys were read back: nothing is lost.",
+            "After each fault every key was read back.",
         ] {
             assert!(page.contains(words), "`{words}` is not in {page}");
         }
@@ -294,7 +339,10 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_named_in_every_form() {
-        let lost: Vec<String> = (0..12).map(|number| format!("`k{number}`|<b>")).collect();
+        let mut lost = Losses::default();
+        for number in 0..12 {
+            lost.add(format!("`k{number}`|<b>"));
+        }
         let day = day(vec![Trial { lost, ..done(Fault::Kill) }]);
         assert!(!day.is_passed());
         for text in [day.as_text(), day.as_markdown(), day.as_json().to_string()] {
@@ -305,10 +353,27 @@ mod tests {
         assert!(!day.as_markdown().contains("<b>"));
     }
 
+    /// The story: the cluster was not well in time, nothing was read back, and the page said that every key was.
+    #[test]
+    fn a_page_says_that_keys_were_read_back_only_if_they_were() {
+        let mut unread = Trial { checked: 0, all_checked: false, ..done(Fault::Pause) };
+        unread.add_trouble("the cluster is not well");
+        unread.add_trouble("256 keys cannot be read back");
+        let page = day(vec![unread.clone()]).as_markdown();
+        assert!(page.contains("The keys were not read back."), "{page}");
+        assert!(page.contains("No key was read back."), "{page}");
+        assert!(page.contains("the cluster is not well; 256 keys cannot be read back"), "{page}");
+        assert!(!page.contains("every key was read back"), "{page}");
+        let page = day(vec![done(Fault::Kill), unread]).as_markdown();
+        assert!(page.contains("Every key was read back after 1 of 2 faults."), "{page}");
+        let none = day(vec![Trial::skipped(Fault::Cut, "there is no network")]).as_markdown();
+        assert!(none.contains("No fault was done."), "{none}");
+    }
+
     #[test]
     fn what_was_not_undone_fails_the_day() {
         let mut day = day(vec![done(Fault::Stop)]);
-        day.trouble = Some("slot 2 is not started again".into());
+        day.add_trouble("slot 2 is not started again");
         assert!(!day.is_passed());
         assert!(day.as_text().contains("slot 2 is not started again"));
         assert!(day.as_markdown().contains("## After the faults"));

@@ -58,19 +58,45 @@ impl Runner {
                 Some(name) => Some(format!("`{name}` did not go as expected")),
                 None => self.cannot(fault).await,
             };
-            let mut trial = match cannot {
-                Some(why) => {
-                    day.trials.push(Trial::skipped(fault, &why));
-                    continue;
-                }
-                None => Trial::new(fault),
-            };
+            if let Some(why) = cannot {
+                day.trials.push(Trial::skipped(fault, &why));
+                continue;
+            }
             tell(&format!("game day: {}", fault.name()));
-            if let Err(error) = self.one(fault, &mut trial).await {
-                trial.trouble = Some(format!("{error:#}"));
+            // It is there though a signal ends this.
+            day.trials.push(Trial { runs: true, ..Trial::new(fault) });
+            let Some(trial) = day.trials.last_mut() else { break };
+            if let Err(error) = self.one(fault, trial).await {
+                trial.add_trouble(&format!("{error:#}"));
                 stopped_by = Some(fault.name());
             }
-            day.trials.push(trial);
+            trial.runs = false;
+        }
+    }
+
+    /// Lets the cluster be as it was: its members run, and the keys of the load are gone. Each step is done
+    /// though others failed. A fault that a signal ended gets what is known of it.
+    pub(super) async fn undo(&mut self, day: &mut GameDay) {
+        let undone = self.control.undo().await;
+        let stopped = self.load.stop().await;
+        if let Some(trial) = day.running() {
+            trial.runs = false;
+            trial.add_trouble("it was broken off");
+            trial.lost.append(self.load.take_lost());
+            trial.kept = trial.slot.and_then(|slot| self.control.lost_disk(slot));
+            if let Ok(measured) = &stopped {
+                trial.measured = *measured;
+            }
+        }
+        let well = self.until_well().await;
+        let prefix = self.load.prefix();
+        let removed = load::remove(&self.client, prefix).await;
+        let removed = removed
+            .with_context(|| format!("the keys below {prefix} are left, and are to be deleted"));
+        for failed in [undone, stopped.map(drop), well, removed] {
+            if let Err(error) = failed {
+                day.add_trouble(&format!("{error:#}"));
+            }
         }
     }
 
@@ -82,12 +108,17 @@ impl Runner {
         if let Some(act) = fault.act() {
             return self.control.cannot(act).map(str::to_owned);
         }
-        let leader = leader(&self.answers().await)?;
-        let free = leader.storage.map_or(0, |storage| storage.free_bytes);
-        (free > self.fill_max).then(|| {
-            let (free, most) = (format_size(free), format_size(self.fill_max));
-            format!("{free} are free, and --fill-max is {most}")
-        })
+        let began = Instant::now();
+        loop {
+            let why = match cannot_fill(&self.answers().await, self.fill_max) {
+                Ok(cannot) => return cannot,
+                Err(why) => why,
+            };
+            if began.elapsed() >= self.wait {
+                return Some(why.to_owned());
+            }
+            sleep(POLL).await;
+        }
     }
 
     async fn one(&mut self, fault: Fault, trial: &mut Trial) -> anyhow::Result<()> {
@@ -99,12 +130,24 @@ impl Runner {
         self.load.start();
         let disturbed = self.disturbed(fault, target.as_ref(), trial).await;
         trial.measured = self.load.stop().await?;
-        disturbed?;
-        (trial.checked, trial.lost) = self.load.check().await;
-        let lost_disk = target.filter(|_| fault == Fault::Disk);
-        if let Some(left) = lost_disk.and_then(|target| self.control.remove_lost(target.slot)) {
-            tell(&format!("{} could not be removed", left.display()));
+        // Also if the cluster is not well: it may tell what it lost all the same.
+        let checked = self.load.check(self.wait).await;
+        trial.checked = checked.read;
+        trial.all_checked = checked.unread.is_none();
+        trial.lost.append(checked.lost);
+        if let Some(target) = target.filter(|_| fault == Fault::Disk) {
+            // What the member had shows what is lost.
+            let is_needed = disturbed.is_err() || !trial.lost.is_empty() || !trial.all_checked;
+            trial.kept = match is_needed {
+                true => self.control.lost_disk(target.slot),
+                false => self.control.remove_lost(target.slot),
+            };
         }
+        if let Some(why) = &checked.unread {
+            trial.add_trouble(why);
+        }
+        disturbed?;
+        anyhow::ensure!(trial.all_checked, "whether these are lost is not known");
         Ok(())
     }
 
@@ -201,25 +244,58 @@ impl Runner {
             fillers.push(until_full(&client, &prefix, &value, &next));
         }
         let filled = try_join_all(fillers).await;
+        let read = match &filled {
+            Ok(put) => self.reads_while_full(put.iter().flatten().next(), &value).await,
+            Err(_) => Ok(()),
+        };
         sleep(self.lasts).await;
-        load::remove(&client, &prefix).await.context("the keys that filled it")?;
-        filled.map(drop)
+        let removed = load::remove(&client, &prefix).await.context("the keys that filled it");
+        filled?;
+        read?;
+        removed
+    }
+
+    /// Reads a key that was put before the cluster was full.
+    async fn reads_while_full(&self, key: Option<&String>, value: &Bytes) -> anyhow::Result<()> {
+        let Some(key) = key else { return Ok(()) };
+        let client = self.client.with_deadline(self.wait);
+        let found = client.get(key.clone()).await.context("a read while it is full")?;
+        if found.is_none_or(|found| found.value != *value) {
+            self.load
+                .add_lost(format!("`{key}` was acknowledged, and is not there while it is full"));
+        }
+        Ok(())
     }
 }
 
-/// Puts one key after another until one is refused because nothing is free.
+/// Why a cluster that answers so is not filled; `None`: it may be.
+///
+/// # Errors
+/// A sentence, if the nodes do not say how much is free.
+fn cannot_fill(answers: &[Answer], most: u64) -> Result<Option<String>, &'static str> {
+    let leader = leader(answers).ok_or("no node says that it leads")?;
+    let storage = leader.storage.ok_or("the leader does not say how much is free")?;
+    Ok((storage.free_bytes > most).then(|| {
+        let (free, most) = (format_size(storage.free_bytes), format_size(most));
+        format!("{free} are free, and --fill-max is {most}")
+    }))
+}
+
+/// Puts one key after another until one is refused because nothing is free. Returns the last one that was
+/// put.
 async fn until_full(
     client: &Client,
     prefix: &str,
     value: &Bytes,
     next: &AtomicU64,
-) -> anyhow::Result<()> {
-    let began = Instant::now();
+) -> anyhow::Result<Option<String>> {
+    let (began, mut last) = (Instant::now(), None);
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
-        match client.put(format!("{prefix}{number:010}"), value.clone()).await {
-            Err(Error::StorageFull { .. }) => return Ok(()),
-            Ok(_) => {}
+        let key = format!("{prefix}{number:010}");
+        match client.put(key.clone(), value.clone()).await {
+            Err(Error::StorageFull { .. }) => return Ok(last),
+            Ok(_) => last = Some(key),
             // A cluster that is nearly full may be slow.
             Err(error) if error.is_transient() => sleep(POLL).await,
             Err(error) => return Err(error.into()),
@@ -250,4 +326,27 @@ pub(super) fn targets(leader: &NodeStatus) -> Vec<FaultTarget> {
 fn chosen(fault: Fault, leader: &NodeStatus) -> Option<FaultTarget> {
     let of_leader = |target: &FaultTarget| target.slot == leader.slot;
     targets(leader).into_iter().find(|target| of_leader(target) == fault.is_of_leader())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_client::StorageStatus;
+
+    /// The story: for a moment no leader answered, and a cluster of any size was filled.
+    #[test]
+    fn a_cluster_of_which_nobody_knows_how_much_is_free_is_not_filled() {
+        assert_eq!(cannot_fill(&[], 10), Err("no node says that it leads"));
+        let mut node = NodeStatus::default();
+        (node.slot, node.role) = (1, Role::Leader);
+        let answers = |node: &NodeStatus| [("a:1".to_owned(), Ok(node.clone()))];
+        let unknown = Err("the leader does not say how much is free");
+        assert_eq!(cannot_fill(&answers(&node), 10), unknown);
+        let mut storage = StorageStatus::default();
+        (storage.free_bytes, storage.keys) = (11, 1);
+        node.storage = Some(storage);
+        let cannot = cannot_fill(&answers(&node), 10).expect("it is known").expect("it is more");
+        assert!(cannot.contains("--fill-max"), "{cannot}");
+        assert_eq!(cannot_fill(&answers(&node), 11), Ok(None));
+    }
 }
