@@ -108,6 +108,19 @@ impl From<Limits> for Most {
     }
 }
 
+/// Takes keys for one batch away from the end.
+fn last_of(keys: &mut Vec<(Vec<u8>, Version)>, most: Most) -> Vec<(Vec<u8>, Version)> {
+    let (mut count, mut bytes) = (0, 0_u64);
+    for (key, _) in keys.iter().rev().take(most.operations) {
+        bytes = bytes.saturating_add(key.len() as u64);
+        if count > 0 && bytes > most.bytes {
+            break;
+        }
+        count += 1;
+    }
+    keys.split_off(keys.len().saturating_sub(count))
+}
+
 /// Puts that are sent together, and their bytes.
 #[derive(Debug, Default)]
 struct Batch {
@@ -201,7 +214,7 @@ impl Target {
         counts: &mut Counts,
     ) -> anyhow::Result<()> {
         while !keys.is_empty() {
-            let mut some = keys.split_off(keys.len().saturating_sub(self.most.operations));
+            let mut some = last_of(&mut keys, self.most);
             while !some.is_empty() {
                 let mut batch = self.client.batch();
                 for (key, version) in &some {
@@ -388,6 +401,21 @@ mod tests {
         }
         assert!(!batch.takes(&put("d"), most), "three operations");
         assert_eq!(batch.bytes, 6);
+    }
+
+    /// The story: the number of deletes was bounded and not their bytes, so the target refused a batch of long
+    /// keys.
+    #[test]
+    fn deletes_are_within_the_limits_too_and_a_long_key_is_alone() {
+        let lengths = [20, 4, 4, 1, 1, 1, 1];
+        let mut keys: Vec<_> = lengths.map(|length| (vec![b'k'; length], Version(1))).to_vec();
+        let most = Most { operations: 3, bytes: 8 };
+        let mut batches = Vec::new();
+        while !keys.is_empty() {
+            let some = last_of(&mut keys, most);
+            batches.push(some.iter().map(|(key, _)| key.len()).collect::<Vec<_>>());
+        }
+        assert_eq!(batches, [vec![1, 1, 1], vec![4, 1], vec![4], vec![20]]);
     }
 
     #[tokio::test]
