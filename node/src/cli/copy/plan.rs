@@ -1,13 +1,17 @@
 //! What a copy would meet, before anything is written: keys that the target does not take, and keys that it
 //! has with another value.
 //!
-//! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. One
-//! page of the target's keys, and [`READS`] of its values, are in memory.
+//! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. Values
+//! are compared once all keys were taken: the source ends a stream from which nothing is taken for a while. In
+//! memory are one page of the target's keys, [`READS`] of its values, and, for the comparison, the keys that both
+//! have, up to a bound.
 
+use super::pass::{KNOWN_BYTES_MAX, remembered_bytes};
 use super::source::{Reading, Source, Values};
 use crate::cli::bytes_text::escape;
 use crate::cli::exit::{StateError, UsageError};
 use crate::cli::output::Output;
+use bytes::Bytes;
 use cairn_backup::Item;
 use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, Pages, StateItem};
 use futures::future::try_join_all;
@@ -46,38 +50,78 @@ pub(super) async fn plan(
     let limits = target.limits().await?;
     let mut reading: Reading = source.read(Values::None, output).await?;
     let mut there = Cursor::new(target, &source.prefix);
-    let mut plan = Plan::default();
+    let (mut plan, mut both) = (Plan::default(), Both::new(KNOWN_BYTES_MAX));
     while let Some(items) = reading.next().await? {
-        let mut both = Vec::new();
         for item in items {
             plan.add(&item, limits);
             if compare && there.has(&item.key).await? {
-                both.push(item);
+                both.add(&item.key, item.length, item.hash)?;
             }
         }
-        for some in both.chunks(READS) {
-            let mut asked = Vec::new();
-            for item in some {
-                asked.push(is_same(target, item));
-            }
-            for (item, same) in some.iter().zip(try_join_all(asked).await?) {
-                plan.compared(item, same);
-            }
+    }
+    drop(reading);
+    for some in both.keys.chunks(READS) {
+        let mut asked = Vec::new();
+        for of_source in some {
+            asked.push(is_same(target, of_source));
+        }
+        for (of_source, same) in some.iter().zip(try_join_all(asked).await?) {
+            plan.compared(&of_source.key, same);
         }
     }
     Ok(plan)
 }
 
+/// A key that both have, with what the source says of its value.
+struct OfSource {
+    key: Bytes,
+    length: u32,
+    hash: u128,
+}
+
+/// The keys that both have.
+struct Both {
+    keys: Vec<OfSource>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Both {
+    fn new(bytes_max: u64) -> Both {
+        Both { keys: Vec::new(), bytes: 0, bytes_max }
+    }
+
+    /// Keys come in order.
+    ///
+    /// # Errors
+    /// A [`UsageError`] if that is too much to remember.
+    fn add(&mut self, key: &[u8], length: u32, hash: u128) -> Result<(), UsageError> {
+        self.bytes = self.bytes.saturating_add(remembered_bytes(1, key.len() as u64));
+        // A key of a message keeps all of the message.
+        self.keys.push(OfSource { key: Bytes::copy_from_slice(key), length, hash });
+        match self.bytes > self.bytes_max {
+            false => Ok(()),
+            true => Err(UsageError(format!(
+                "{} keys exist on both sides, too many to remember until they are compared, and nothing was written: copy parts of \
+                 them with --prefix, or say with --keep or --replace what becomes of them",
+                self.keys.len()
+            ))),
+        }
+    }
+}
+
 /// `None`: the target does not have the key any more.
-async fn is_same(target: &Client, of_source: &StateItem) -> Result<Option<bool>, Error> {
+async fn is_same(target: &Client, of_source: &OfSource) -> Result<Option<bool>, Error> {
     let there = target.get(of_source.key.clone()).await?;
     Ok(there.map(|there| has_hash(of_source, there)))
 }
 
 /// Whether the target's value is the one of which the source has the hash.
-fn has_hash(of_source: &StateItem, there: KeyValue) -> bool {
-    let StateItem { term, index, length, hash, .. } = *of_source;
-    Item { key: there.key, term, index, length, hash, value: Some(there.value) }.is_intact()
+fn has_hash(of_source: &OfSource, there: KeyValue) -> bool {
+    let OfSource { length, hash, .. } = *of_source;
+    let KeyValue { key, value, version } = there;
+    // Whose entry wrote it is not compared.
+    Item { key, term: 0, index: version.0, length, hash, value: Some(value) }.is_intact()
 }
 
 impl Plan {
@@ -91,13 +135,13 @@ impl Plan {
         }
     }
 
-    fn compared(&mut self, item: &StateItem, same: Option<bool>) {
+    fn compared(&mut self, key: &[u8], same: Option<bool>) {
         match same {
             None => {}
             Some(true) => self.same += 1,
             Some(false) => {
                 self.other += 1;
-                name(&mut self.other_named, || format!("`{}`", shown(&item.key)));
+                name(&mut self.other_named, || format!("`{}`", shown(key)));
             }
         }
     }
@@ -221,6 +265,18 @@ mod tests {
         assert_eq!(has("g"), Some(true));
         assert_eq!(has("k"), Some(true));
         assert_eq!(has("l"), None);
+    }
+
+    /// The story: the keys were compared while the source waited, which ended its stream after a minute.
+    #[test]
+    fn keys_that_are_compared_later_are_remembered_up_to_a_bound() {
+        let mut both = Both::new(remembered_bytes(2, 2));
+        both.add(b"a", 1, 7).expect("it fits");
+        both.add(b"b", 1, 8).expect("it fits");
+        assert_eq!(both.keys.iter().map(|one| one.hash).collect::<Vec<_>>(), [7, 8]);
+        let error = both.add(b"c", 1, 9).expect_err("one too many").to_string();
+        assert!(error.contains("3 keys exist on both sides"), "{error}");
+        assert!(error.contains("--prefix") && error.contains("--replace"), "{error}");
     }
 
     #[test]
