@@ -13,7 +13,13 @@ use bytes::Bytes;
 use cairn_backup::Item;
 use cairn_client::{Client, HeldValues, State, StateHead, StateItem};
 use serde_json::json;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
+/// How long members are asked again that send their state to others: longer than one keeps a stream from which
+/// nothing is taken.
+const REFUSED_LIMIT: Duration = Duration::from_secs(75);
+const REFUSED_POLL: Duration = Duration::from_secs(1);
 /// All values.
 const ALL: Entry = (u64::MAX, u64::MAX);
 
@@ -41,13 +47,36 @@ pub(super) struct Reading {
 }
 
 impl Source {
-    /// The state of the first member that begins to send it.
+    /// The state of the first member that begins to send it. Each sends few at a time, and a backup or an
+    /// earlier pass may be about to end: members that refuse are asked again for a while.
     pub(super) async fn read(&self, values: Values, output: &Output) -> anyhow::Result<Reading> {
-        let held = held(&self.prefix, values);
+        let (began, held) = (Instant::now(), held(&self.prefix, values));
+        let mut is_told = false;
+        loop {
+            let error = match self.of_one(&held, output).await {
+                Ok(reading) => return Ok(reading),
+                Err(error) => error,
+            };
+            if !is_refused(&error) || began.elapsed() >= REFUSED_LIMIT {
+                return Err(error);
+            }
+            if !is_told {
+                output.note(
+                    || json!({ "not_sent": format!("{error:#}"), "asking": "again" }),
+                    || format!("no member sends its state now ({error:#}); asking again"),
+                );
+                is_told = true;
+            }
+            sleep(REFUSED_POLL).await;
+        }
+    }
+
+    /// The same, with each member asked once.
+    async fn of_one(&self, held: &[HeldValues], output: &Output) -> anyhow::Result<Reading> {
         let mut members = senders(&self.client).await.context("--from")?.into_iter();
         let (mut endpoint, _) = members.next().context("no node to ask")?;
         loop {
-            let error = match self.client.operator().state(&endpoint, &held).await {
+            let error = match self.client.operator().state(&endpoint, held).await {
                 Ok(state) => {
                     let prefix = self.prefix.clone();
                     return Ok(Reading { endpoint, state, prefix, ended: false });
@@ -69,6 +98,11 @@ impl Source {
             endpoint = other;
         }
     }
+}
+
+/// Whether the last member that was asked sends its state to others.
+fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(cairn_client::Error::Refused { .. }))
 }
 
 /// What the cluster leaves out.
@@ -140,6 +174,15 @@ mod tests {
         let through = before.through_key.as_ref().expect("a key");
         assert!(through.starts_with(b"a") && through[..] < b"b"[..]);
         assert_eq!(*others, HeldValues { through: (3, 7), through_key: None });
+    }
+
+    #[test]
+    fn members_that_refuse_are_asked_again_and_others_are_not() {
+        let of =
+            |error: cairn_client::Error| is_refused(&anyhow::Error::new(error).context("--from"));
+        assert!(of(cairn_client::Error::Refused { message: "to two others".into() }));
+        assert!(!of(cairn_client::Error::NoLeader { tried: Vec::new() }));
+        assert!(!is_refused(&anyhow::anyhow!("something else")));
     }
 
     #[test]
