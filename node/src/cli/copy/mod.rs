@@ -4,12 +4,13 @@
 //! plan    the keys of the source without values: what the target would refuse, what exists there
 //! pass 1  the state of the source at one log index
 //! pass 2  the state at a later index: only what changed since, and what is gone is deleted
-//!  ...    until a pass finds nothing, or for --passes
+//!  ...    until the source has not changed since the state that was copied, or for --passes
 //! ```
 //!
-//! What holds here: nothing is written before all keys are checked, and, unless it was said what happens to
-//! keys that exist, compared. A copy that ends early may be run again: what is there with the same value is not
-//! written again. Nothing is written to the source.
+//! What holds here: that a copy has caught up is said only if the source, asked after the last pass, had no later
+//! entry than the state that this pass copied. Nothing is written before all keys are checked, and, unless it was
+//! said what happens to keys that exist, compared. A copy that ends early may be run again: what is there with the
+//! same value is not written again. Nothing is written to the source.
 
 mod apply;
 mod pass;
@@ -52,8 +53,8 @@ pub(crate) struct CopyArgs {
     #[command(flatten)]
     existing: ExistingArgs,
 
-    /// The most passes. Each one after the first copies what changed since the one before; one that finds
-    /// nothing is the last
+    /// The most passes. Each one after the first copies what changed since the one before; if nothing was
+    /// written to the source meanwhile, none follows
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
@@ -108,6 +109,8 @@ struct Progress {
     running: Counts,
     /// Something may be written.
     writes: bool,
+    /// The source had no later entry once the last pass had ended.
+    caught_up: bool,
 }
 
 /// Which clusters, and which keys.
@@ -166,9 +169,8 @@ async fn copy(
     let target = Target::new(to, limits, existing);
     let mut known = Known::new(args.passes > 1);
     progress.writes = true;
+    let mut reading = source.read(Values::All, output).await?;
     for number in 1..=args.passes {
-        let values = known.through().map_or(Values::All, Values::Behind);
-        let mut reading = source.read(values, output).await?;
         let (term, index) = (reading.head().term, reading.head().index);
         known.begin(number);
         progress.running = Counts::default();
@@ -180,12 +182,27 @@ async fn copy(
         known.end((term, index));
         let counts = std::mem::take(&mut progress.running);
         progress.ended.push(Pass { index, counts });
-        if counts.changes() == 0 {
+        // A pass that found nothing may have missed a write that came after it began. The state of now says
+        // whether there is one, and the next pass copies that state.
+        drop(reading);
+        reading = match source.read(Values::Behind((term, index)), output).await {
+            Ok(next) => next,
+            Err(error) if number == args.passes => {
+                output.note(
+                    || json!({ "not_caught_up": format!("{error:#}") }),
+                    || format!("whether the source has changed since is not known: {error:#}"),
+                );
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        progress.caught_up = known.through() == Some((reading.head().term, reading.head().index));
+        if progress.caught_up {
             break;
         }
     }
-    let ended = progress.ended.as_slice();
-    output.either(|| as_json(names, ended), || as_text(names, ended))?;
+    let progress = &*progress;
+    output.either(|| as_json(names, progress), || as_text(names, progress))?;
     Ok(())
 }
 
@@ -196,7 +213,7 @@ fn broken_off(progress: &Progress) -> String {
     let number = progress.ended.len() + 1;
     format!(
         "broken off in pass {number}: {} keys are written, {} deleted, and perhaps some more; run it again to go on, with --replace if the source \
-         changed meanwhile",
+         changed meanwhile; keys that went at the source meanwhile may stay at --to",
         sum.written + sum.replaced,
         sum.deleted
     )
@@ -212,28 +229,25 @@ fn total(passes: &[Pass]) -> Counts {
     sum
 }
 
-/// Whether the last pass found nothing to copy.
-fn caught_up(passes: &[Pass]) -> bool {
-    passes.last().is_some_and(|last| last.counts.changes() == 0)
-}
-
 fn counts_json(counts: &Counts) -> Value {
     json!({ "keys": counts.keys, "written": counts.written, "replaced": counts.replaced, "same": counts.same,
             "kept": counts.kept, "deleted": counts.deleted, "left": counts.left })
 }
 
-fn as_json(names: &Names, passes: &[Pass]) -> Value {
+fn as_json(names: &Names, progress: &Progress) -> Value {
+    let passes = progress.ended.as_slice();
     let of_pass = |pass: &Pass| json!({ "index": pass.index, "counts": counts_json(&pass.counts) });
     json!({
         "from": names.from, "to": names.to, "prefix": names.prefix, "dry_run": false,
         "index": passes.last().map(|last| last.index),
-        "caught_up": caught_up(passes),
+        "caught_up": progress.caught_up,
         "total": counts_json(&total(passes)),
         "passes": passes.iter().map(of_pass).collect::<Vec<_>>(),
     })
 }
 
-fn as_text(names: &Names, passes: &[Pass]) -> String {
+fn as_text(names: &Names, progress: &Progress) -> String {
+    let passes = progress.ended.as_slice();
     let line = |(number, pass): (usize, &Pass)| {
         let Counts { keys, written, replaced, same, kept, deleted, left } = pass.counts;
         let mut parts = Vec::new();
@@ -255,14 +269,31 @@ fn as_text(names: &Names, passes: &[Pass]) -> String {
         format!("pass {number}, state at index {}, {keys} keys: {}", pass.index, parts.join(", "))
     };
     let mut lines: Vec<String> = (1..).zip(passes).map(line).collect();
-    lines.push(match caught_up(passes) {
-        true => format!("copied `{}` to `{}`: the last pass found nothing to copy", names.from, names.to),
-        false => format!(
-            "copied `{}` to `{}`, and the source changes on: to move, stop its writers and run it once more with --replace",
-            names.from, names.to
-        ),
-    });
+    let found_nothing = passes.last().is_some_and(|last| last.counts.changes() == 0);
+    let end = match (progress.caught_up, found_nothing) {
+        (true, _) => ": the source has not changed since the last pass began",
+        (false, true) => {
+            ": the last pass found nothing to copy, and the source has later entries, perhaps of other keys. If the writers of \
+             these keys were stopped before that pass began, all is copied; if not, stop them and run it once more with --replace"
+        }
+        (false, false) => {
+            ", and the source changes on: to move, stop its writers and run it once more with --replace"
+        }
+    };
+    lines.push(format!("copied `{}` to `{}`{end}", names.from, names.to));
+    lines.extend(differences(&total(passes), &names.to));
     lines.join("\n")
+}
+
+/// What is not at the target as at the source, though it was copied.
+fn differences(total: &Counts, to: &str) -> Option<String> {
+    let Counts { kept, left, .. } = *total;
+    if kept == 0 && left == 0 {
+        return None;
+    }
+    Some(format!(
+        "the two differ: `{to}` keeps another value of {kept} keys, and {left} keys that are gone at the source"
+    ))
 }
 
 fn planned_json(names: &Names, plan: &Plan) -> Value {
@@ -298,8 +329,9 @@ mod tests {
         let first = Counts { keys: 5, written: 3, same: 1, kept: 1, ..Counts::default() };
         let second = Counts { keys: 4, replaced: 1, deleted: 1, left: 1, ..Counts::default() };
         let third = Counts { keys: 4, ..Counts::default() };
-        let passes = [pass(7, first), pass(9, second), pass(9, third)];
-        let text = as_text(&names(), &passes);
+        let ended = vec![pass(7, first), pass(9, second), pass(9, third)];
+        let progress = Progress { ended, caught_up: true, ..Progress::default() };
+        let text = as_text(&names(), &progress);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
@@ -307,25 +339,47 @@ mod tests {
         );
         assert!(lines[1].contains("4 keys: 1 with another value before, 1 deleted, 1 are gone"));
         assert_eq!(lines[2], "pass 3, state at index 9, 4 keys: nothing to copy");
-        assert_eq!(lines[3], "copied `old` to `new`: the last pass found nothing to copy");
-        let told = as_json(&names(), &passes);
+        assert_eq!(
+            lines[3],
+            "copied `old` to `new`: the source has not changed since the last pass began"
+        );
+        assert_eq!(
+            lines[4],
+            "the two differ: `new` keeps another value of 1 keys, and 1 keys that are gone at the source"
+        );
+        let told = as_json(&names(), &progress);
         assert_eq!(told["total"]["keys"], 4, "{told}");
         assert_eq!(told["total"]["written"], 3, "{told}");
         assert_eq!((&told["caught_up"], &told["index"]), (&json!(true), &json!(9)), "{told}");
-        let busy = as_text(&names(), &passes[..2]);
+    }
+
+    /// The story: a write came while a pass ran that found nothing, its writers stopped, and the copy was said to
+    /// be complete without that write.
+    #[test]
+    fn a_pass_that_finds_nothing_says_nothing_of_what_came_while_it_ran() {
+        let some = Counts { keys: 5, replaced: 1, ..Counts::default() };
+        let nothing = Counts { keys: 5, ..Counts::default() };
+        let mut progress = Progress { ended: vec![pass(7, some)], ..Progress::default() };
+        let busy = as_text(&names(), &progress);
         assert!(busy.ends_with("stop its writers and run it once more with --replace"), "{busy}");
-        assert_eq!(as_json(&names(), &passes[..2])["caught_up"], false);
+        progress.ended.push(pass(9, nothing));
+        let moved = as_text(&names(), &progress);
+        assert!(moved.contains("the source has later entries"), "{moved}");
+        assert!(moved.contains("were stopped before that pass began, all is copied"), "{moved}");
+        assert!(!moved.contains("the two differ"), "{moved}");
+        assert_eq!(as_json(&names(), &progress)["caught_up"], false);
     }
 
     #[test]
     fn a_copy_that_is_broken_off_says_how_far_it_came_and_how_to_go_on() {
         let first = Counts { keys: 5, written: 3, ..Counts::default() };
         let running = Counts { written: 1, replaced: 2, deleted: 4, ..Counts::default() };
-        let progress = Progress { ended: vec![pass(7, first)], running, writes: true };
+        let ended = vec![pass(7, first)];
+        let progress = Progress { ended, running, writes: true, ..Progress::default() };
         assert_eq!(
             broken_off(&progress),
             "broken off in pass 2: 6 keys are written, 4 deleted, and perhaps some more; run it again to go on, with --replace if \
-             the source changed meanwhile"
+             the source changed meanwhile; keys that went at the source meanwhile may stay at --to"
         );
     }
 }
