@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What holds here: what was done to a member is undone on every way out, also after a signal, and the keys
-//! of the run are removed. A cluster that other clients use is left alone unless that was asked for.
+//! of the run are removed. A cluster that is seen to be used is left alone unless that was asked for.
 
 mod checks;
 mod fault;
