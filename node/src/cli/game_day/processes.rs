@@ -1,9 +1,9 @@
 //! What reaches the members' processes: signals to those of `cairn dev` on this machine, or commands that
 //! the operator gives.
 //!
-//! What holds here: a command that is given up ends with all processes that it started. What was done to a member is remembered before it is done, until it is undone. A word of
+//! What holds here: what was done to a member is remembered before it is done, until it is undone. A word of
 //! a command that the cluster says, such as a host, has no character that a shell could take for anything
-//! else.
+//! else. A command that is given up ends with all that it started in its process group.
 
 use crate::cli::dev::DevMember;
 use crate::cli::exit::UsageError;

@@ -238,7 +238,7 @@ impl GameDay {
         let mut text = table(&head, rows);
         for trial in &self.trials {
             // What went as expected is in the table.
-            if trial.verdict() != "as expected" {
+            if trial.verdict() != "as expected" || trial.kept.is_some() {
                 text += &format!("\n{}: {}", trial.name(), trial.happened().join(" "));
             }
         }
@@ -368,6 +368,22 @@ mod tests {
         assert!(page.contains("Every key was read back after 1 of 2 faults."), "{page}");
         let none = day(vec![Trial::skipped(Fault::Cut, "there is no network")]).as_markdown();
         assert!(none.contains("No fault was done."), "{none}");
+    }
+
+    #[test]
+    fn what_a_member_had_on_its_disk_is_named_if_it_is_kept() {
+        let mut lost = Losses::default();
+        lost.add("`k`".to_owned());
+        let kept = Some(PathBuf::from("/dev-cluster/node-2.lost"));
+        for trial in [
+            Trial { kept: kept.clone(), lost, ..done(Fault::Disk) },
+            Trial { kept: kept.clone(), ..done(Fault::Disk) },
+        ] {
+            let day = day(vec![trial]);
+            for text in [day.as_text(), day.as_markdown(), day.as_json().to_string()] {
+                assert!(text.contains("/dev-cluster/node-2.lost"), "{text}");
+            }
+        }
     }
 
     #[test]

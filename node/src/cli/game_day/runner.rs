@@ -5,6 +5,7 @@
 
 use super::checks;
 use super::fault::Fault;
+use super::gap::Measured;
 use super::load::{self, Load};
 use super::processes::{Control, FaultTarget};
 use super::report::{GameDay, Trial};
@@ -84,7 +85,10 @@ impl Runner {
             trial.add_trouble("it was broken off");
             trial.lost.append(self.load.take_lost());
             trial.kept = trial.slot.and_then(|slot| self.control.lost_disk(slot));
-            if let Ok(measured) = &stopped {
+            // One that ended before it was broken off is measured.
+            if let Ok(measured) = &stopped
+                && trial.measured == Measured::default()
+            {
                 trial.measured = *measured;
             }
         }
