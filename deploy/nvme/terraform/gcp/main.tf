@@ -1,7 +1,7 @@
 # Three instances in three zones, with a fixed private address and local SSDs each.
 #
 # A stop erases a local SSD. Nothing here stops an instance that runs: neither a newer image nor other metadata, and
-# each is protected from deletion. Replace one at a time, after `cairn health --safe-to-stop`.
+# each is protected from deletion, but for one slot at a time. Replace one at a time, after `cairn health --safe-to-stop`.
 
 locals {
   name = "cairn-${var.cluster}"
@@ -75,12 +75,14 @@ resource "google_compute_instance" "member" {
   machine_type        = var.machine_type
   tags                = [local.name]
   labels              = var.labels
-  deletion_protection = true
+  deletion_protection = tostring(var.stoppable_slot) != each.key
 
   boot_disk {
     initialize_params {
       image = var.image
       size  = 20
+      # c3 and c3d take no pd-standard.
+      type = "pd-balanced"
     }
   }
 
@@ -125,7 +127,9 @@ resource "google_compute_instance" "member" {
   }
 
   lifecycle {
-    ignore_changes = [boot_disk[0].initialize_params[0].image, metadata]
+    # A machine type with its own local SSDs puts them into the state as scratch disks, and a difference there replaces
+    # the instance.
+    ignore_changes = [boot_disk[0].initialize_params[0].image, metadata, scratch_disk]
   }
 
   depends_on = [google_storage_bucket_iam_member.member]

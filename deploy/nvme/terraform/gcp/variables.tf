@@ -62,7 +62,7 @@ variable "machine_type" {
 }
 
 variable "local_ssds" {
-  description = "Local SSDs of 375 GB each, for types that do not bring their own (n2, n2d). One is used."
+  description = "Local SSDs of 375 GB each, for types that do not bring their own (n2, n2d). One is used. A change is for instances that are made afterwards."
   type        = number
   default     = 0
 }
@@ -118,6 +118,12 @@ variable "settings" {
     condition     = alltrue([for key, value in var.settings : can(regex("^[a-z][a-zA-Z0-9_.-]*$", key)) && !can(regex("['\\n]", value))])
     error_message = "Keys as in `cairn config print`, values without quotes and line ends."
   }
+}
+
+variable "stoppable_slot" {
+  description = "The one slot whose instance may be deleted or replaced now; 0: none. That erases its drives, so one at a time, after `cairn health --safe-to-stop`."
+  type        = number
+  default     = 0
 }
 
 variable "labels" {
