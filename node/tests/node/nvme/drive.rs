@@ -12,8 +12,18 @@ use std::process::{Command, Stdio};
 /// How the folders of all runs begin.
 pub(super) const FOLDER: &str = "cairn-nvme-drives-";
 /// What the script, and this test, cannot do without.
-const PROGRAMS: [&str; 9] =
-    ["losetup", "mkfs.ext4", "mkswap", "blkid", "wipefs", "flock", "ip", "nsenter", "umount"];
+const PROGRAMS: [&str; 10] = [
+    "losetup",
+    "mkfs.ext4",
+    "e2label",
+    "mkswap",
+    "blkid",
+    "wipefs",
+    "flock",
+    "ip",
+    "nsenter",
+    "umount",
+];
 
 /// Runs a program of the system to its end.
 pub(super) fn system(program: &str, arguments: &[&str]) -> Ran {
@@ -91,6 +101,13 @@ impl Drive {
         }
     }
 
+    /// Puts back what [`Self::contents`] returned.
+    pub(super) fn restore(&self, contents: &[u8]) {
+        for (number, part) in contents.chunks(1 << 20).enumerate() {
+            self.write(u64::try_from(number << 20).expect("an offset"), part);
+        }
+    }
+
     /// All that is on it.
     pub(super) fn contents(&self) -> Vec<u8> {
         std::fs::read(&self.device).expect("readable")
@@ -99,6 +116,11 @@ impl Drive {
 
 impl Drop for Drive {
     fn drop(&mut self) {
+        // A detached device stays until its last user is gone, and would be found by its label until then.
+        if let Ok(file) = OpenOptions::new().write(true).open(&self.device) {
+            let _ = file.write_all_at(&vec![0; 1 << 20], 0);
+            let _ = file.sync_all();
+        }
         system("losetup", &["--detach", text(&self.device)]);
     }
 }

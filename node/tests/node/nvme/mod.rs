@@ -40,6 +40,22 @@ fn blank_drives_become_a_cluster_wherever_the_script_is_killed_and_a_new_drive_t
         site.start(slot);
     }
     site.until_well();
+
+    // The story: only a second run noted that a cluster was formed, so machines whose drives were all blank after their
+    // first life formed an empty one.
+    for slot in 1..=3 {
+        site.until_noted(slot);
+    }
+    all_come_back_with_blank_drives(&mut site);
+    for slot in 1..=3 {
+        site.kill(slot);
+    }
+    for slot in 1..=3 {
+        site.forget(slot);
+        site.replace_drive(slot);
+        site.start(slot);
+    }
+    site.until_well();
     site.until_done(1, &["put", "key", "value"]);
 
     for round in KILLS_BEFORE_IT_FORMS..KILLS {
@@ -74,7 +90,11 @@ fn blank_drives_become_a_cluster_wherever_the_script_is_killed_and_a_new_drive_t
     assert_eq!(site.until_done(2, &["get", "key"]), "value");
     site.until_done(2, &["put", "after", "value"]);
 
-    // All instances were stopped: nothing may pretend to be the old cluster.
+    all_come_back_with_blank_drives(&mut site);
+}
+
+/// All instances were stopped: nothing may pretend to be the old cluster.
+fn all_come_back_with_blank_drives(site: &mut Site) {
     for slot in 1..=3 {
         site.kill(slot);
         site.replace_drive(slot);

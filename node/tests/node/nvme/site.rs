@@ -215,6 +215,23 @@ impl Site {
         self.kill(slot);
     }
 
+    /// Until the machine remembers that it belonged to a cluster.
+    pub(super) fn until_noted(&mut self, slot: usize) {
+        self.until("a note of the cluster", |site| {
+            let noted = std::fs::read_to_string(site.note(slot)).ok()?;
+            (noted == "nvme\n").then_some(())
+        });
+    }
+
+    /// What an operator does who begins anew.
+    pub(super) fn forget(&self, slot: usize) {
+        std::fs::remove_file(self.note(slot)).expect("it was noted");
+    }
+
+    fn note(&self, slot: usize) -> PathBuf {
+        self.own(slot).join("etc/.setup-served")
+    }
+
     /// Kills the machine's server.
     pub(super) fn kill(&mut self, slot: usize) {
         self.servers[slot - 1] = None;
