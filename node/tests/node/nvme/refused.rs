@@ -7,6 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 const BYTES: u64 = 72 << 20;
 
@@ -259,4 +260,34 @@ fn a_drive_that_was_used_after_an_interrupted_formatting_is_not_formatted_again(
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(label(&drive), "cairn-1");
     done("umount", &[text(&mount)]);
+}
+
+/// mkfs.xfs discards a whole drive unless it is told not to, and the mark with it. Without that program, which few
+/// machines have, there is nothing to see.
+#[test]
+#[ignore = "needs root and loop devices: ./test nvme"]
+fn xfs_keeps_the_mark_of_a_formatting_that_was_interrupted() {
+    if Command::new("mkfs.xfs").arg("-V").output().is_err() {
+        return;
+    }
+    let _only = drive::begin();
+    cairn_lossy::disk::isolate().expect("mounts of our own");
+    let folder = temporary();
+    let folder = folder.path();
+    let options = ["--cluster", "nvme", "--filesystem", "xfs"];
+    // XFS wants 300 MiB for itself.
+    let bytes = 400 << 20;
+    let drive = Drive::blank(folder, "drive", bytes);
+    let killed = prepare_as(folder, "1", &[&drive], &deadly(folder, "sync"), &options);
+    assert_eq!(killed.code, -9, "{killed:?}");
+    assert_eq!(label(&drive), "cairn-making", "no boot mounts it");
+    let mark = drive.read(bytes - (1 << 20), 4096);
+    let mark = String::from_utf8_lossy(&mark);
+    assert!(mark.contains("\nstate making\n"), "{mark}");
+
+    let ran = prepare_as(folder, "1", &[&drive], "/nonexistent", &options);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("its formatting had come to its end"), "{ran:?}");
+    assert_eq!(label(&drive), "cairn-1");
+    done("umount", &[text(&folder.join("mount"))]);
 }
