@@ -137,10 +137,10 @@ fn a_drive_that_holds_anything_is_refused_by_name_and_not_changed() {
     let kinds: [Kind; 8] = [
         (partitions, "it holds dos already: `wipefs --all "),
         (ext4, "it holds ext4 already: `wipefs --all "),
-        (xfs, "it "),
+        (xfs, ": it"),
         (swap, "it holds swap already: `wipefs --all "),
-        (lvm, "it "),
-        (md, "it "),
+        (lvm, ": it"),
+        (md, ": it"),
         (a_byte_in_the_first_mib, "its first MiB is not zero: `blkdiscard "),
         (the_last_byte, "its last MiB is not zero: `blkdiscard "),
     ];
