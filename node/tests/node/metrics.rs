@@ -1,5 +1,5 @@
 //! What `/metrics` serves, and in which form.
-use crate::support::{Cluster, SLOW_ELECTIONS, http_get, value_of};
+use crate::support::{Cluster, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, http_get, value_of};
 use cairn_client::proto;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
@@ -131,6 +131,29 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
     }
     let followed = |text: &String| text.matches("\ncairn_follower_lag_entries{").count();
     assert_eq!(texts.iter().map(followed).max(), Some(2), "{text}");
+}
+
+/// The story: a member that can elect nobody asks for pre-votes, which change nothing. It named its last leader for
+/// ever, so with two of three members gone the alert of a cluster without a leader was silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_left_alone_says_that_it_has_no_leader_until_the_others_are_back() {
+    let mut cluster = Cluster::start(3, "64MiB", UNHURRIED_ELECTIONS).await;
+    let leader = cluster.leader().await;
+    let (others, left) = ([leader, (leader + 1) % 3], (leader + 2) % 3);
+    let says = |cluster: &Cluster, flag: u8| {
+        let sample = format!("\ncairn_has_leader {flag}\n");
+        metrics(cluster, left).contains(&sample).then_some(())
+    };
+    cluster.until("it hears its leader", async || says(&cluster, 1)).await;
+    for node in others {
+        cluster.kill_node(node);
+    }
+    cluster.until("it has no leader", async || says(&cluster, 0)).await;
+    for node in others {
+        cluster.start_node(node);
+    }
+    cluster.wait_ready().await;
+    cluster.until("it hears a leader again", async || says(&cluster, 1)).await;
 }
 
 /// Prometheus asks for it.
