@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 pub const WITH_CERTIFICATES: [&str; 2] =
     ["cairn_certificate_expiry_timestamp_seconds", "cairn_ca_expiry_timestamp_seconds"];
 
-fn deploy(file: &str) -> PathBuf {
+/// A file of `deploy/prometheus`.
+pub fn deploy(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus").join(file)
 }
 
-fn read(file: &Path) -> String {
+pub fn read(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
@@ -25,7 +26,7 @@ fn named(text: &str) -> BTreeSet<&str> {
 }
 
 /// What stands behind this key in each rule.
-fn values<'t>(rules: &'t str, key: &str) -> Vec<&'t str> {
+pub fn values<'t>(rules: &'t str, key: &str) -> Vec<&'t str> {
     let key = format!("{key}: ");
     let line = |line: &'t str| line.trim().trim_start_matches("- ").strip_prefix(&key);
     rules.lines().filter_map(line).collect()

@@ -126,7 +126,7 @@ async fn lead(cluster: &Cluster, node: usize) {
 }
 
 /// Writes this into the configuration of a running node instead of that, and lets it read it again.
-fn reload(cluster: &mut Cluster, node: usize, old: &str, new: &str) {
+pub fn reload(cluster: &mut Cluster, node: usize, old: &str, new: &str) {
     let text = std::fs::read_to_string(cluster.config(node)).expect("a configuration");
     assert!(text.contains(old), "{old} is not in\n{text}");
     std::fs::write(cluster.config(node), text.replace(old, new)).expect("a file");

@@ -8,18 +8,18 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const KEYS: usize = 60;
+pub const KEYS: usize = 60;
 
-fn key(number: usize) -> String {
+pub fn key(number: usize) -> String {
     format!("key{number}")
 }
 
 /// Different from all others, so that it can be found in a file.
-fn value(number: usize) -> Vec<u8> {
+pub fn value(number: usize) -> Vec<u8> {
     format!("<value {number} of the test>").repeat(10 + number * 20).into_bytes()
 }
 
-fn flip(path: &Path, offset: u64) {
+pub fn flip(path: &Path, offset: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("a file of the node");
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).expect("read");
@@ -54,7 +54,7 @@ async fn check(client: &Client) {
     }
 }
 
-fn scrubs(cluster: &Cluster, action: &str) -> Vec<Value> {
+pub fn scrubs(cluster: &Cluster, action: &str) -> Vec<Value> {
     let ran = cluster.cairn(&["-o", "json", "scrub", action]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let all: Value = serde_json::from_str(&ran.stdout).expect("JSON");
@@ -128,7 +128,7 @@ fn small(number: usize) -> Vec<u8> {
 const SMALL: usize = 40;
 
 /// Flips a byte of this value where the journal carries it, or flips it back.
-fn flip_in_journal(cluster: &Cluster, node: usize, number: usize) {
+pub fn flip_in_journal(cluster: &Cluster, node: usize, number: usize) {
     let path = cluster.data(node).join("journal");
     let bytes = std::fs::read(&path).expect("the journal");
     let wanted = &small(number)[..20];
@@ -143,7 +143,7 @@ fn all_bytes(cluster: &Cluster, node: usize) -> BTreeMap<String, Vec<u8>> {
     paths.map(|path| (path.display().to_string(), std::fs::read(&path).expect("a file"))).collect()
 }
 
-async fn put_small(client: &Client) {
+pub async fn put_small(client: &Client) {
     for number in 0..SMALL {
         client.put(format!("small{number}"), small(number)).await.expect("written");
     }

@@ -12,7 +12,7 @@ fn data_bytes(size: u64) -> u64 {
 }
 
 /// Blocks for as long as the zeros take.
-fn grow(cluster: &Cluster, node: usize, size: &str) -> Ran {
+pub fn grow(cluster: &Cluster, node: usize, size: &str) -> Ran {
     let arguments = ["grow", "--config", cluster.config(node), "--size", size, "-o", "json"];
     tokio::task::block_in_place(|| run(cluster.folder.path(), &arguments))
 }
@@ -117,7 +117,7 @@ async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew()
 
 /// Puts keys with values of 256 bytes from `first` on until the cluster refuses them. Returns how many
 /// there are then, and why.
-async fn put_small(cluster: &Cluster, first: usize) -> (usize, Error) {
+pub async fn put_small(cluster: &Cluster, first: usize) -> (usize, Error) {
     const BATCH: usize = 100;
     let client = cluster.client();
     let mut from = first;

@@ -42,6 +42,7 @@ mod new_disk;
 mod nvme;
 mod outage;
 mod packages;
+mod prometheus;
 mod readers;
 mod reload;
 mod service_manager;

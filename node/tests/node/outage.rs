@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-fn boot(file: &Path, number: u128) {
+pub fn boot(file: &Path, number: u128) {
     let text = format!("{number:032x}");
     let groups = [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]];
     std::fs::write(file, groups.join("-")).expect("written");
@@ -19,7 +19,7 @@ const WAITS: &str = "too many members may have lost acknowledged writes; `cairn 
 
 /// Writes until every member acknowledges before it syncs, which begins once all of them are known
 /// to be healthy. Returns the number of the last write.
-async fn write_ahead(cluster: &Cluster) -> u64 {
+pub async fn write_ahead(cluster: &Cluster) -> u64 {
     let client = cluster.client();
     let began = Instant::now();
     for number in 0_u64.. {

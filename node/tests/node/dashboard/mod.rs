@@ -155,7 +155,7 @@ fn shown(legend: &str) -> Vec<&str> {
     parts.filter_map(|part| part.split_once("}}")).map(|(label, _)| label.trim()).collect()
 }
 
-fn dashboard() -> Value {
+pub fn dashboard() -> Value {
     serde_json::from_str(DASHBOARD).expect("JSON")
 }
 
@@ -163,7 +163,7 @@ fn list<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
     value.pointer(pointer).and_then(Value::as_array).unwrap_or_else(|| panic!("no {pointer}"))
 }
 
-fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
+pub fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value
         .pointer(pointer)
         .and_then(Value::as_str)
@@ -171,7 +171,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
 }
 
 /// Each query of each panel.
-fn targets(dashboard: &Value) -> impl Iterator<Item = &Value> {
+pub fn targets(dashboard: &Value) -> impl Iterator<Item = &Value> {
     let panels = list(dashboard, "/panels").iter().filter(|panel| text(panel, "/type") != "row");
     panels.flat_map(|panel| list(panel, "/targets"))
 }

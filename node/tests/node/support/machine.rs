@@ -49,6 +49,11 @@ impl Machine {
         self.disk.path().join("data")
     }
 
+    /// Lets each sync take a random time from now on, with this average; [`SYNC_TIME`] without one.
+    pub fn sync_takes(&self, time: Option<Duration>) {
+        self.disk.disk().sync_takes(time.unwrap_or(SYNC_TIME));
+    }
+
     /// The lines of its node's configuration.
     pub fn keys(&self) -> String {
         format!("storage.boot_id_file = {:?}\n", self.boot_id_file)

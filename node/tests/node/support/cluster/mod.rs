@@ -9,6 +9,7 @@ use super::program::{CAIRN, code, hold, run};
 use cairn_launch::{HeldPort, Member, Members, Server, Signal, serve};
 use cairn_lossy::disk::Damage;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A cluster of server processes.
@@ -216,6 +217,11 @@ impl Cluster {
             self.damage.add(damage);
         }
         self.kill_node(node);
+    }
+
+    /// Lets each sync of the machine of this node take a random time with this average; `None`: as long as before.
+    pub fn sync_takes(&self, node: usize, time: Option<Duration>) {
+        self.nodes[node].machine.as_ref().expect("a machine").sync_takes(time);
     }
 
     /// Takes the disk of a node that is down.
