@@ -149,6 +149,9 @@ async fn a_member_that_is_left_alone_says_that_it_has_no_leader_until_the_others
         cluster.kill_node(node);
     }
     cluster.until("it has no leader", async || says(&cluster, 0)).await;
+    let endpoint = value_of(cluster.config(left), "listen.client");
+    let ran = cluster.cairn_alone(&["health", "--endpoints", &endpoint, "-o", "json"]);
+    assert!(ran.stdout.contains("\"no_leader\""), "{ran:?}");
     for node in others {
         cluster.start_node(node);
     }
