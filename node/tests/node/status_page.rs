@@ -134,6 +134,7 @@ async fn the_page_says_all_of_it_without_a_script_and_lets_no_other_script_run()
         );
         assert!(body.contains(&row), "{row} in\n{body}");
         assert!(body.contains("Cluster tested"), "{body}");
+        assert!(body.contains("<a href=\"status.json\">"), "{body}");
         assert!(body.ends_with("</html>\n"), "{body}");
     }
 }
