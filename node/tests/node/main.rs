@@ -17,6 +17,7 @@ mod backup_schedule;
 mod bad_input;
 #[cfg(feature = "experiments")]
 mod bench_disk;
+mod browser;
 mod clean_stop;
 mod command_line;
 mod container;
