@@ -44,6 +44,14 @@
 //!   them by accident.
 //! - Nothing here panics, and the interface has no type of a transport library.
 //!
+//! # Traces
+//!
+//! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
+//! `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`) and the key's `version`, and in it a
+//! `cairn.attempt` for each node that was asked, with its `endpoint`. They lie within the span of the caller, and hold
+//! no key and no value. An application that exports its spans, as with `tracing-opentelemetry`, exports these too, if
+//! its filter lets `cairn_client=debug` through.
+//!
 //! # How a request is served
 //!
 //! ```text
@@ -90,6 +98,7 @@ mod safe_to_stop;
 mod scrub;
 mod session;
 pub mod shown;
+mod spans;
 mod status;
 mod types;
 mod upgrade;

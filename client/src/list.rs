@@ -1,10 +1,13 @@
 //! Lists of keys, in pages.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt, stream};
 
 use crate::node::Stub;
 use crate::read::target;
+use crate::spans;
 use crate::types::KeyValue;
 use crate::{Client, Error, convert, proto};
 
@@ -126,7 +129,8 @@ impl Client {
     pub async fn list(&self, options: ListOptions) -> Result<Page, Error> {
         let call =
             |mut stub: Stub, request, timeout| async move { stub.list(request, timeout).await };
-        let response = self.read(target(options.stale), || options.to_proto(), call).await?;
+        let work = pin!(self.read(target(options.stale), || options.to_proto(), call));
+        let response = spans::within(spans::list(options.stale), work, |_| None).await?;
         Ok(Page {
             items: response.items.into_iter().map(convert::key_value).collect(),
             more: response.more,

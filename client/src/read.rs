@@ -1,5 +1,6 @@
 //! Reads of one key, and the retries of every read.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use crate::limits::check_key;
 use crate::node::Stub;
 use crate::pool::Target;
 use crate::proto;
+use crate::spans;
 use crate::types::{KeyValue, Version};
 use crate::{Client, Error};
 
@@ -92,7 +94,12 @@ impl Client {
         key: impl Into<Bytes>,
         options: ReadOptions,
     ) -> Result<Option<KeyValue>, Error> {
-        let key = key.into();
+        let work = pin!(self.found(key.into(), options));
+        let version = |found: &Option<KeyValue>| found.as_ref().map(|item| item.version.0);
+        spans::within(spans::get(options.stale), work, version).await
+    }
+
+    async fn found(&self, key: Bytes, options: ReadOptions) -> Result<Option<KeyValue>, Error> {
         check_key(self.pool.view.limits(), &key)?;
         let message = || proto::GetRequest {
             key: key.clone(),

@@ -4,6 +4,8 @@
 //! the servers know the session. Once an attempt may have had an effect, only a result ends the
 //! write. Any other end is an unknown outcome.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 
 use crate::attempts::Attempts;
@@ -14,6 +16,7 @@ use crate::node::Connection;
 use crate::pool::{Pool, Target};
 use crate::proto;
 use crate::session::Ticket;
+use crate::spans;
 use crate::types::{Condition, FailedCondition, Version, WriteInfo};
 use crate::{Client, Error};
 
@@ -112,6 +115,15 @@ impl Client {
 
     /// Applies all of the operations or none, and at most once.
     pub(crate) async fn write(
+        &self,
+        operations: Vec<proto::Operation>,
+    ) -> Result<proto::WriteResponse, Error> {
+        let span = spans::write(operations.len(), self.synced);
+        let work = pin!(self.applied(operations));
+        spans::within(span, work, |response| Some(response.index)).await
+    }
+
+    async fn applied(
         &self,
         operations: Vec<proto::Operation>,
     ) -> Result<proto::WriteResponse, Error> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::Status;
+use tracing::Instrument;
 
 use super::{Attempts, Stays};
 use crate::Error;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::node::{Connection, Node, Stub};
 use crate::pool::{Pool, Target};
 use crate::proto::ErrorDetail;
+use crate::spans;
 
 impl Attempts {
     /// Makes one call over `connection`, limited by the deadline. If the connection breaks, or is
@@ -40,7 +42,8 @@ impl Attempts {
         let (began, probe) = (Instant::now(), stub.clone());
         let silent_since = || began.max(probe.heard.at());
         let mut unanswered = Unanswered { probe: Some(&probe), node, connection, silence };
-        let mut work = std::pin::pin!(call(stub, message, timeout));
+        let span = spans::attempt(node.address());
+        let mut work = std::pin::pin!(call(stub, message, timeout).instrument(span));
         let answer = loop {
             let silent = Instant::now() - silent_since();
             if silent >= silence || self.remaining().is_zero() {

@@ -13,4 +13,5 @@
 mod fake;
 mod operator;
 mod reads;
+mod spans;
 mod writes;
