@@ -1,5 +1,13 @@
 //! What `deploy/release` packages: the files that the metadata of `node/Cargo.toml` names are there, and what is
-//! installed fits this program. That the example configuration is accepted is checked in `bad_input`.
+//! installed fits this program. That the example configuration is accepted is checked in `bad_input`. The modules below
+//! take a release that was made, install it, and start its image: `./test packages`.
+
+mod installed;
+mod machines;
+mod member;
+mod page;
+mod release;
+mod writers;
 
 use crate::support::{Ran, finish, run};
 use serde_json::Value;
