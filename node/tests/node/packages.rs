@@ -2,6 +2,7 @@
 //! installed fits this program. That the example configuration is accepted is checked in `bad_input`. The modules below
 //! take a release that was made, install it, and start its image: `./test packages`.
 
+mod image;
 mod installed;
 mod machines;
 mod member;
