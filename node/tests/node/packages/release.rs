@@ -196,6 +196,8 @@ fn all_files_of_both_packages_belong_to_root_and_two_can_be_executed() {
         of_rpm.insert(words[2].to_owned());
     }
     assert_eq!(files, of_rpm);
+    let by = ["--query", "--package", "--queryformat", "%{PAYLOADCOMPRESSOR}", rpm.as_str()];
+    assert_eq!(done("rpm", &by), "xz", "every rpm unpacks that");
     let scripts = done("rpm", &["--query", "--package", "--scripts", rpm.as_str()]);
     for words in ["systemd-sysusers cairn.conf", "systemctl disable --now", "daemon-reload"] {
         assert!(scripts.contains(words), "{words}: {scripts}");
