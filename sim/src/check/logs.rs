@@ -12,6 +12,8 @@ pub const NAME: &str = "log id names one content";
 pub struct Logs {
     content: BTreeMap<LogId, (u128, u16)>,
     committed: BTreeMap<u64, (LogId, u16)>,
+    /// The hashes of the values that an entry carries.
+    values: BTreeMap<LogId, Vec<u128>>,
 }
 
 impl Logs {
@@ -48,6 +50,24 @@ impl Logs {
         })
     }
 
+    /// An entry carries values with these hashes.
+    pub fn saw_values(&mut self, id: LogId, hashes: impl Iterator<Item = u128>) {
+        self.values.entry(id).or_insert_with(|| hashes.collect());
+    }
+
+    /// A member sent a state with a value of this hash, which this entry put, as the state says.
+    pub fn sent(&self, id: LogId, hash: u128) -> Option<Violation> {
+        if let Some((found, by)) = self.committed.get(&id.index).filter(|(found, _)| *found != id) {
+            let detail = format!("a state has a version of {id}, and node {by} has {found} there");
+            return Some(Violation::new(NAME, detail));
+        }
+        let values = self.values.get(&id)?;
+        (!values.contains(&hash)).then(|| {
+            let detail = format!("a state has a value of {id} that this entry does not carry");
+            Violation::new(NAME, detail)
+        })
+    }
+
     /// Entries seen.
     pub fn entries(&self) -> usize {
         self.content.len()
@@ -70,5 +90,17 @@ mod tests {
         assert_eq!(logs.acknowledged(id(1, 4)), None);
         assert!(logs.acknowledged(id(2, 4)).is_some());
         assert_eq!(logs.acknowledged(id(2, 9)), None, "no node has committed that index");
+    }
+
+    #[test]
+    fn a_value_of_a_state_is_one_that_its_entry_carries() {
+        let id = |term, index| LogId { term, index };
+        let mut logs = Logs::default();
+        assert_eq!(logs.sent(id(1, 4), 7), None, "nobody saw the entry");
+        assert_eq!(logs.saw_committed(1, id(1, 4)), None);
+        logs.saw_values(id(1, 4), [6, 7].into_iter());
+        assert_eq!(logs.sent(id(1, 4), 7), None);
+        assert!(logs.sent(id(1, 4), 8).is_some(), "it carries no such value");
+        assert!(logs.sent(id(2, 4), 7).is_some(), "another entry is committed there");
     }
 }

@@ -8,6 +8,7 @@ use super::missing::Missing;
 use super::plan::Plan;
 use super::promises::Promises;
 use super::removed::Operator;
+use super::states::States;
 use crate::disk::SimDisk;
 use crate::trace::Trace;
 use cairn_clients::Violation;
@@ -56,6 +57,8 @@ pub(super) struct Cluster {
     pub(super) promises: Promises,
     /// What an operator did to the membership.
     pub(super) operator: Operator,
+    /// The states that members sent.
+    pub(super) states: States,
 }
 
 impl Cluster {
@@ -91,6 +94,7 @@ impl Cluster {
             atlas: Atlas::new(&plan),
             promises: Promises::new(plan.mode),
             operator: Operator::default(),
+            states: States::default(),
             plan,
             trace,
             machines,

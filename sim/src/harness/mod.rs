@@ -25,6 +25,8 @@
 //!    ├── left_alone  a majority that is undisturbed and connected serves
 //!    ├── observe   checks every node all the time
 //!    ├── probe     reads at members that must not answer
+//!    ├── taker     somebody who takes the state from members, as a backup does
+//!    ├── states    the states that they sent
 //!    ├── operator  what an operator asks of whoever leads: members, mode, leader
 //!    ├── membership  members that are removed and added
 //!    ├── promises  when an acknowledged write is synced
@@ -72,6 +74,8 @@ mod run;
 mod script;
 mod scrub;
 mod starts_readable;
+mod states;
+mod taker;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;

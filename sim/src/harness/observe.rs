@@ -11,7 +11,7 @@ use crate::check::majority;
 use crate::check::members::Members;
 use crate::check::states::States;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, Entry, LogId, MemberState};
+use cairn_engine::{Engine, Entry, LogId, MemberState, Value};
 use cairn_raft::{GROUP, NodeId, Role};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,6 +233,7 @@ pub(super) async fn read_log(
             next = entry.id.index + 1;
             let mut seen = seen.lock();
             let mut found = vec![seen.logs.saw(machine.slot, entry.id, content(entry))];
+            seen.logs.saw_values(entry.id, entry.values.iter().map(Value::hash));
             if applied.is_some_and(|applied| entry.id.index <= applied.index) {
                 found.push(seen.logs.saw_committed(machine.slot, entry.id));
             }

@@ -45,6 +45,8 @@ pub struct Plan {
     pub churn_keys: u32,
     /// Keys of an extra client, so many that a snapshot has many pieces; 0 for none.
     pub bulk_keys: u32,
+    /// Whether somebody takes the state from one member after another, as a backup does.
+    pub takes_states: bool,
     /// Where members acknowledge before they sync: whether more machines may lose power at once than the cluster survives
     /// without an operator. It may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
@@ -151,6 +153,7 @@ impl Plan {
             honours_contract: mode == Mode::Device,
             geometry,
             bulk_keys: if large { 300 } else { 0 },
+            takes_states: variant(seed, "states", 4),
             log_retain_entries: if rng.random_bool(0.4) {
                 rng.random_range(5..60)
             } else {

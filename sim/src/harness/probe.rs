@@ -35,7 +35,7 @@ pub(super) fn spawn(cluster: &Arc<Cluster>) {
 }
 
 /// The running process of a member that must not be read, if there is one.
-fn unreadable(machine: &Machine) -> Option<u32> {
+pub(super) fn unreadable(machine: &Machine) -> Option<u32> {
     let (life, node) = machine.node()?;
     (node.replica().part() != Part::Active).then_some(life)
 }

@@ -30,6 +30,7 @@ use super::report::Report;
 use super::script::{
     Act, CONTRADICTED, CUT_SHORT, DISCARDED_ERROR, Scenario, Signals, Stage, judge_loss,
 };
+use super::taker;
 use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_client::{Client, Options, ReadFrom};
@@ -200,7 +201,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let stop = signals.quiet.clone();
     let clients = spawn_clients(&cluster, &hosts, 0, &recorder, &stop)?;
     let client_hosts: Vec<_> = hosts.iter().map(NodeHandle::id).collect();
-    let (mut churning, mut filling, mut bulk) = (None, None, None);
+    let (mut churning, mut filling, mut bulk, mut taking) = (None, None, None, None);
     match act {
         Some(Act { seed, script }) => {
             let world = (cluster.clone(), links.clone(), client_hosts);
@@ -212,6 +213,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         None => {
             churning = start_churn(&cluster, &hosts, &stop)?;
             bulk = start_bulk(&cluster, &hosts, &stop)?;
+            taking = taker::start(&cluster, &hosts, &stop)?;
             let until = virtual_time() + plan.fault_time;
             madsim::task::spawn(DiskDecay::new(cluster.clone()).run(until));
             filling = spawn_fill(&cluster)?;
@@ -248,7 +250,8 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
-    for client in clients.into_iter().chain(churning).chain(filling.filter(|_| !stuck)) {
+    let others = churning.into_iter().chain(taking).chain(filling.filter(|_| !stuck));
+    for client in clients.into_iter().chain(others) {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     if let Some(bulk) = bulk {
@@ -280,6 +283,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     if !stuck {
         finale::converge(&cluster, &seen).await;
         finale::scrub(&cluster, &seen).await;
+        taker::all_send(&cluster, &hosts).await?;
         finale::lose_power_idle(&cluster).await;
     }
 
@@ -450,6 +454,7 @@ fn judge(
     found.extend(provenance::check(history));
     found.extend(end.into_iter().flat_map(|end| acknowledged::check(history, end)));
     let seen = seen.lock();
+    found.extend(cluster.states.check(history, &seen.logs));
     for record in history.records() {
         if let Outcome::Applied { index, term, .. } = record.outcome {
             found.extend(seen.logs.acknowledged(cairn_engine::LogId { term, index }));

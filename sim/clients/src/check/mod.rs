@@ -5,6 +5,7 @@
 //! | `linearizable` | every answer fits one order of all requests that respects real time |
 //! | `provenance` | every value read was written, under one version, before the read ended |
 //! | `acknowledged` | an acknowledged write is there at the end, or a later write replaced it |
+//! | `state` | a state that a member sent has of each key what the last write up to its index left |
 //!
 //! A check that cannot decide reports a failure.
 
@@ -12,6 +13,7 @@ pub mod acknowledged;
 pub mod linearizable;
 mod model;
 pub mod provenance;
+pub mod state;
 
 use std::fmt;
 

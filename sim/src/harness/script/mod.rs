@@ -28,6 +28,7 @@
 //!   membership  members that are removed and added
 //!   leaders     leaders that are asked to go, and members that may not lead
 //!   modes       modes that change
+//!   states      the state that somebody takes while a leader dies, a snapshot arrives, a member recovers
 //! ```
 //!
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
@@ -64,6 +65,7 @@ mod reads;
 mod recovery;
 mod repeats;
 mod stage;
+mod states;
 mod storage;
 
 pub(super) use loss::{CONTRADICTED, DISCARDED_ERROR, judge as judge_loss};
@@ -128,6 +130,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         leaders::SCENARIOS,
         modes::SCENARIOS,
         founders::SCENARIOS,
+        states::SCENARIOS,
     ]
     .into_iter()
     .flatten()
@@ -220,6 +223,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
         half_connected: false,
         heals_bare: false,
         bulk_keys: 0,
+        takes_states: false,
         heals_slow: false,
         forms_in_peace: true,
         ..plan
