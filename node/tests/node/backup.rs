@@ -1,10 +1,12 @@
-//! Backups of real clusters by the command line: saved under load, restored into a new cluster, broken
-//! off at any moment.
+//! Backups of real clusters by the command line: saved under load, restored into a new cluster, killed at
+//! any moment, and while machines lose power.
 
 mod bucket;
+mod kills;
+mod machines;
 mod since;
 
-use crate::support::{Cluster, Ran, SLOW_ELECTIONS, code, command, run};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS};
 use cairn_client::{Client, Error, HeldValues, ListOptions, Role, Version};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -12,10 +14,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 const WRITERS: usize = 4;
 /// The keys of age's own tests.
@@ -188,155 +188,6 @@ async fn saved() -> (Cluster, String) {
     let target = target(&cluster);
     json_of(&cluster.cairn(&["backup", "save", &target, "-o", "json"]));
     (cluster, target)
-}
-
-/// Whether a restore is in its middle: the superblock says so.
-fn is_half_restored(superblock: &Path) -> bool {
-    let says = b"(being restored)";
-    std::fs::read(superblock).is_ok_and(|bytes| bytes.windows(says.len()).any(|part| part == says))
-}
-
-/// Runs a command, and kills it so long after this restore is in its middle. Returns whether it ended
-/// before.
-fn killed(folder: &Path, arguments: &[&str], half: Option<&Path>, after: Duration) -> bool {
-    let mut command = command(folder, arguments);
-    let mut child =
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("cairn starts");
-    while half.is_some_and(|superblock| !is_half_restored(superblock))
-        && child.try_wait().expect("our own child").is_none()
-    {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    std::thread::sleep(after);
-    child.kill().expect("our own child");
-    code(child.wait().expect("our own child")) == 0
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_restore_that_is_killed_leaves_nothing_that_a_node_starts_with() {
-    let (mut cluster, target) = saved().await;
-    cluster.kill_all();
-    let mut random = StdRng::seed_from_u64(1);
-    let (mut early, mut late) = (0, 0);
-    for round in 0..25 {
-        // The one before may have been killed before it made the directory.
-        std::fs::remove_dir_all(cluster.data(0)).ok();
-        let restore = ["backup", "restore", &target, "--config", cluster.config(0)];
-        // In every other round in its middle, however long it takes until then; first at once.
-        let superblock = cluster.data(0).join("superblock");
-        let (half, most) = [(None, 400), (Some(superblock.as_path()), round as u64)][round % 2];
-        let after = Duration::from_millis(random.random_range(0..most));
-        let ended = killed(cluster.folder.path(), &restore, half, after);
-        if ended {
-            late += 1;
-            continue;
-        }
-        let data = cluster.data(0);
-        let data = data.to_str().expect("text");
-        let inspected = run(cluster.folder.path(), &["inspect", data, "-o", "json"]);
-        let found: Value = serde_json::from_str(&inspected.stdout).unwrap_or_default();
-        let name = &found["known"]["cluster"];
-        let done = name == "tested";
-        early += usize::from(name == "(being restored)");
-        let from = cluster.log(0).len();
-        cluster.start_node(0);
-        if done {
-            // It was killed behind its last step: all of it is there.
-            cluster.wait_ready().await;
-            let keys = cluster.client().list(ListOptions::prefix("key ")).await.expect("a page");
-            assert!(!keys.items.is_empty(), "round {round}");
-            cluster.kill_all();
-        } else {
-            assert_eq!(cluster.ended(0), 1, "round {round}: {found}");
-            let said = cluster.log(0)[from..].to_owned();
-            let says = ["is half restored", "is not a Cairn data directory", "No such file"];
-            assert!(says.iter().any(|says| said.contains(says)), "round {round}: {said}");
-        }
-    }
-    println!(
-        "{early} directories were half restored, {late} restores ended before they were killed"
-    );
-    assert!(early > 0, "no restore was killed in its middle");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_save_that_is_killed_is_no_backup_and_the_next_one_is_whole() {
-    let (cluster, target) = saved().await;
-    let endpoints = cluster.endpoints().join(",");
-    let mut random = StdRng::seed_from_u64(2);
-    for _ in 0..15 {
-        let save = ["backup", "save", &target, "--endpoints", &endpoints];
-        let after = Duration::from_millis(random.random_range(0..150));
-        killed(cluster.folder.path(), &save, None, after);
-        let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
-        for backup in listed.as_array().expect("backups") {
-            let name = backup["name"].as_str().expect("a name");
-            assert_eq!(backup["keys"], 4000, "{backup}");
-            json_of(&cluster.cairn_alone(&["backup", "verify", &target, name, "-o", "json"]));
-        }
-        // Two backups of one second and one index would have the same name.
-        cluster.client().put("another index", "").await.expect("a put");
-        cluster.client().delete("another index").await.expect("a delete");
-    }
-    let whole = json_of(&cluster.cairn(&["backup", "save", &target, "-o", "json"]));
-    assert_eq!(whole["keys"], 4000);
-    json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
-}
-
-/// The files in this folder and in the folders in it.
-fn files_in(folder: &Path) -> usize {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| if entry.path().is_dir() { files_in(&entry.path()) } else { 1 }).sum()
-}
-
-/// The story asked: what does a list show that a prune was killed over? What it shows must verify, and
-/// the newest is never touched.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
-    let (cluster, target) = saved().await;
-    for number in 0..4 {
-        cluster.client().put("another index", vec![number; 5000]).await.expect("a put");
-        let mut save = vec!["backup", "save", &target, "-o", "json"];
-        if number % 2 == 1 {
-            save.extend(["--since", "latest"]);
-        }
-        json_of(&cluster.cairn(&save));
-    }
-    let listed = json_of(&cluster.cairn_alone(&["backup", "list", &target, "-o", "json"]));
-    let newest = listed.as_array().expect("backups").iter().map(|it| it["index"].as_u64()).max();
-    let all = files_in(Path::new(&target));
-    let (mut in_the_middle, mut round) = (0, 0);
-    while round < all + 2 || in_the_middle < 2 {
-        // Once more: a busy machine may have looked too late, when the prune was at its end.
-        let gone = if round < all + 2 { round } else { 1 };
-        assert!(round < 10 * (all + 2), "no prune was killed in its middle");
-        let copy = cluster.folder.path().join(format!("copy {round}"));
-        let copied = std::process::Command::new("cp").args(["-r", &target]).arg(&copy).status();
-        assert!(copied.expect("cp runs").success());
-        let at = copy.to_str().expect("text");
-        let mut child =
-            command(cluster.folder.path(), &["backup", "prune", at, "--keep", "1", "--yes"])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("cairn starts");
-        // Each round waits for one file more to be gone.
-        while files_in(&copy) + gone > all && child.try_wait().expect("our own child").is_none() {}
-        child.kill().expect("our own child");
-        child.wait().expect("our own child");
-        let left = json_of(&cluster.cairn_alone(&["backup", "list", at, "-o", "json"]));
-        let left = left.as_array().expect("backups");
-        assert_eq!(left.iter().map(|it| it["index"].as_u64()).max(), newest, "round {round}");
-        for backup in left {
-            let name = backup["name"].as_str().expect("a name");
-            json_of(&cluster.cairn_alone(&["backup", "verify", at, name, "-o", "json"]));
-        }
-        let pruned = ["backup", "prune", at, "--keep", "1", "--yes", "-o", "json"];
-        in_the_middle += usize::from(json_of(&cluster.cairn_alone(&pruned))["objects"] != 0);
-        json_of(&cluster.cairn_alone(&["backup", "verify", at, "-o", "json"]));
-        std::fs::remove_dir_all(&copy).expect("our own copy");
-        round += 1;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,6 +89,12 @@ impl Cluster {
         Cluster::format_with(size, storage_bytes, |_, _| format!("insecure = true\n{more}"))
     }
 
+    /// The same on these hosts.
+    pub fn format_on(hosts: Hosts, size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let more = |_: &Path, _| format!("insecure = true\n{more}");
+        Cluster::format_of(hosts, (size, size), storage_bytes, more)
+    }
+
     /// The same with certificates, which the command line makes.
     pub fn secured(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         Cluster::secured_of(Hosts::ThisOne, (size, size), storage_bytes, more)
@@ -198,6 +204,12 @@ impl Cluster {
     /// Whether the node's process was started and not stopped.
     pub fn runs(&self, node: usize) -> bool {
         self.nodes[node].process.is_some()
+    }
+
+    /// Whether the node's process was started, and has ended by itself.
+    pub fn has_ended(&mut self, node: usize) -> bool {
+        let process = self.nodes[node].process.as_mut();
+        process.is_some_and(|process| process.check_running().is_err())
     }
 
     /// Sends SIGKILL, and returns when the process is gone.
