@@ -41,14 +41,23 @@ fn a_line_that_breaks_again_and_again_costs_no_backup() {
             let target = line.target(TEXT);
             let mut cluster = Cluster::new(seed);
             cluster.save(&target, "b0", None).await;
-            cluster.work(50);
-            cluster.save(&target, "b1", Some("b0")).await;
-            cluster.check(&direct, "b1").await;
-            cluster.check(&target, "b1").await;
+            let mut states = vec![("b0".to_owned(), cluster.keys.clone())];
+            // A chain, with deletes.
+            for number in 1..=5 {
+                cluster.work(50);
+                let (base, name) = (format!("b{}", number - 1), format!("b{number}"));
+                cluster.save(&target, &name, Some(&base)).await;
+                states.push((name, cluster.keys.clone()));
+            }
+            for (name, keys) in &states {
+                check(keys, &direct, name).await;
+                check(keys, &target, name).await;
+            }
             let keep = Keep { last: 1, within: Duration::ZERO };
-            let pruned = prune(&target, &keep, &[], SystemTime::now(), false).await.unwrap();
-            assert_eq!(pruned.backups, ["b0"]);
-            cluster.check(&direct, "b1").await;
+            let mut pruned = prune(&target, &keep, &[], SystemTime::now(), false).await.unwrap();
+            pruned.backups.sort();
+            assert_eq!(pruned.backups, ["b0", "b1", "b2", "b3", "b4"]);
+            cluster.check(&direct, "b5").await;
             for (all, of_line) in
                 [(&asking, &line.resets.asking), (&answering, &line.resets.answering)]
             {

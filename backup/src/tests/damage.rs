@@ -19,7 +19,7 @@ fn every_flipped_bit_and_every_cut_is_found() {
         };
         let files: Vec<PathBuf> = files(&folder).into_iter().filter(needed).collect();
         let mut random = StdRng::seed_from_u64(4);
-        let rounds = if folder.server.is_some() { 60 } else { 400 };
+        let rounds = if folder.server.is_some() { 200 } else { 400 };
         for round in 0..rounds {
             let file = &files[round % files.len()];
             let bytes = std::fs::read(file).unwrap();
