@@ -135,7 +135,12 @@ fn name(key: usize) -> String {
 
 /// The backup verifies, and has exactly what was acknowledged up to its index.
 pub(super) async fn compare(target: &Target, name: &str, writes: &Writes) {
-    let backup = Backup::open(target, name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let opened = Backup::open(target, name).await;
+    compare_opened(&opened.unwrap_or_else(|error| panic!("{name}: {error}")), writes).await;
+}
+
+async fn compare_opened(backup: &Backup, writes: &Writes) {
+    let name = &backup.manifest().name;
     let mut items = backup.items().expect("it is not encrypted");
     let mut found = BTreeMap::new();
     while let Some(item) = items.next().await.unwrap_or_else(|error| panic!("{name}: {error}")) {
@@ -172,20 +177,70 @@ struct Place {
     variables: Vec<(String, String)>,
 }
 
+impl Place {
+    fn folder(cluster: &Cluster) -> Place {
+        let target = target(cluster);
+        Place { files: target.clone().into(), target, variables: Vec::new() }
+    }
+
+    /// A bucket behind a line, whose connections are reset: in requests, and in answers, also in the one
+    /// that an object is stored.
+    fn bucket(cluster: &Cluster) -> (Server, Line, Place) {
+        let root = cluster.folder.path().join("buckets");
+        let files = root.join("backups/of/shop");
+        std::fs::create_dir_all(&files).expect("folders");
+        let server = Server::start(&root);
+        let mut random = StdRng::seed_from_u64(5);
+        let line = Line::to(server.address, move || match random.random_range(0..6) {
+            0 => Reset::AtAnswer,
+            1 => Reset::After(random.random_range(1..50_000)),
+            _ => Reset::Never,
+        });
+        let variables = variables(&format!("http://{}", line.address));
+        let place = Place { target: "s3://backups/of/shop".into(), files, variables };
+        (server, line, place)
+    }
+
+    /// A copy beside it.
+    fn copy(&self, number: usize) -> Place {
+        let name = format!("copy-{number}");
+        let (above, _) = self.target.rsplit_once('/').expect("a path");
+        let (target, files) = (format!("{above}/{name}"), self.files.with_file_name(name));
+        let copied = Command::new("cp").arg("-r").args([&self.files, &files]).status();
+        assert!(copied.expect("cp runs").success());
+        Place { target, files, variables: self.variables.clone() }
+    }
+
+    fn command(&self, cluster: &Cluster, arguments: &[&str]) -> Command {
+        let mut command = command(cluster.folder.path(), arguments);
+        command.envs(self.variables.iter().cloned());
+        command
+    }
+
+    /// Its files, whoever serves them.
+    fn opened(&self) -> Target {
+        Target::open(self.files.to_str().expect("text")).expect("a folder")
+    }
+}
+
+/// Whether connections of the line were reset.
+fn broke(line: &Line) -> bool {
+    let resets = [&line.resets.asking, &line.resets.answering];
+    let resets = resets.map(|resets| resets.load(Ordering::Relaxed));
+    println!("{resets:?} connections were reset in requests, and in answers");
+    resets.iter().sum::<usize>() > 0
+}
+
 /// Kills saves of everything and of what changed, in turns, and compares each backup that is there.
 async fn kill_saves(cluster: &Cluster, place: &Place, seed: u64) {
     let mut writer = Writer::new(cluster.client(), seed).await;
     let endpoints = cluster.endpoints().join(",");
     let whole = ["backup", "save", &place.target, "--endpoints", &endpoints];
     let since = [&whole[..], &["--since", "latest"]].concat();
-    let save = |arguments: &[&str]| {
-        let mut command = command(cluster.folder.path(), arguments);
-        command.envs(place.variables.iter().cloned());
-        command
-    };
+    let save = |arguments: &[&str]| place.command(cluster, arguments);
     let mut kills = Kills::new(seed);
     kills.learn(save(&whole));
-    let target = Target::open(place.files.to_str().expect("text")).expect("a folder");
+    let target = place.opened();
     let (mut compared, mut round, mut in_the_middle) = (BTreeSet::new(), 0_usize, 0);
     while round < MOMENTS || in_the_middle == 0 {
         assert!(round < ROUNDS_MOST * MOMENTS, "no save was killed in its middle");
@@ -222,33 +277,15 @@ async fn kill_saves(cluster: &Cluster, place: &Place, seed: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_save_that_is_killed_is_no_backup_and_the_next_one_is_whole() {
     let cluster = Cluster::start(1, "64MiB", "").await;
-    let target = target(&cluster);
-    let place = Place { files: target.clone().into(), target, variables: Vec::new() };
-    kill_saves(&cluster, &place, 2).await;
+    kill_saves(&cluster, &Place::folder(&cluster), 2).await;
 }
 
-/// The same where connections to the bucket are reset: in requests, and in answers, also in the one that an
-/// object is stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_save_to_a_bucket_that_is_killed_is_no_backup_though_its_line_breaks_too() {
     let cluster = Cluster::start(1, "64MiB", "").await;
-    let root = cluster.folder.path().join("buckets");
-    let files = root.join("backups/of/shop");
-    std::fs::create_dir_all(&files).expect("folders");
-    let server = Server::start(&root);
-    let mut random = StdRng::seed_from_u64(5);
-    let line = Line::to(server.address, move || match random.random_range(0..6) {
-        0 => Reset::AtAnswer,
-        1 => Reset::After(random.random_range(1..50_000)),
-        _ => Reset::Never,
-    });
-    let variables = variables(&format!("http://{}", line.address));
-    let place = Place { target: "s3://backups/of/shop".into(), files, variables };
+    let (_server, line, place) = Place::bucket(&cluster);
     kill_saves(&cluster, &place, 3).await;
-    let resets = [&line.resets.asking, &line.resets.answering];
-    let resets = resets.map(|resets| resets.load(Ordering::Relaxed));
-    println!("{resets:?} resets in requests, and in answers");
-    assert!(resets.iter().sum::<usize>() > 0, "the line breaks");
+    assert!(broke(&line), "the line breaks");
 }
 
 /// What a directory says of itself.
@@ -332,59 +369,72 @@ fn files_in(folder: &Path) -> usize {
     entries.map(|entry| if entry.path().is_dir() { files_in(&entry.path()) } else { 1 }).sum()
 }
 
-/// The story asked: what does a list show that a prune was killed over? What it shows must be whole, and
-/// the newest is never touched.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
-    let cluster = Cluster::start(1, "64MiB", "").await;
-    let mut writer = Writer::new(cluster.client(), 3).await;
-    let target = target(&cluster);
-    // Chains, of which some objects stay.
+/// Saves chains of backups, kills prunes of copies of them, and compares what each leaves: what a list shows
+/// must be whole, and the newest is never touched.
+async fn kill_prunes(cluster: &Cluster, place: &Place, seed: u64) {
+    let mut writer = Writer::new(cluster.client(), seed).await;
+    let endpoints = cluster.endpoints().join(",");
+    let mut kills = Kills::new(seed);
     for number in 0..7 {
         writer.change(30).await;
-        let mut save = vec!["backup", "save", &target, "-o", "json"];
+        let mut save = vec!["backup", "save", &place.target, "--endpoints", &endpoints];
         if number % 3 > 0 {
             save.extend(["--since", "latest"]);
         }
-        json_of(&cluster.cairn(&save));
+        Kills::new(seed).learn(place.command(cluster, &save));
     }
-    let whole = Target::open(&target).expect("a folder");
-    let last = newest(&whole).await;
-    let all = files_in(Path::new(&target));
-    let (mut kills, mut round, mut in_the_middle) = (Kills::new(3), 0_usize, 0);
+    let last = newest(&place.opened()).await;
+    let all = files_in(&place.files);
+    let (mut round, mut in_the_middle) = (0_usize, 0);
     while round < MOMENTS || in_the_middle < 2 {
         assert!(round < ROUNDS_MOST * MOMENTS, "no prune was killed in its middle");
-        let copy = cluster.folder.path().join(format!("copy {round}"));
-        let copied = Command::new("cp").args(["-r", &target]).arg(&copy).status();
-        assert!(copied.expect("cp runs").success());
-        let at = copy.to_str().expect("text");
-        let prune = ["backup", "prune", at, "--keep", "1", "--yes"];
-        let pruning = command(cluster.folder.path(), &prune);
+        let copy = place.copy(round);
+        let prune = ["backup", "prune", &copy.target, "--keep", "1", "--yes"];
+        let pruning = copy.command(cluster, &prune);
         match round {
             0 => kills.learn(pruning),
             // In every other round once so many files are gone, and as soon as one is.
             _ if round.is_multiple_of(2) => {
-                kill_when_gone(pruning, &copy, all, 1 + round / 2 % all);
+                kill_when_gone(pruning, &copy.files, all, 1 + round / 2 % all);
             }
             _ => {
                 kills.kill(pruning);
             }
         }
-        let left = Target::open(at).expect("a folder");
+        let left = copy.opened();
         assert_eq!(newest(&left).await, last, "round {round}");
         for name in backups(&left).await {
-            compare(&left, &name, &writer.writes).await;
+            let manifest = copy.files.join(&name).join("manifest");
+            match Backup::open(&left, &name).await {
+                Ok(backup) => compare_opened(&backup, &writer.writes).await,
+                // A server still removes what it was asked to when the prune was killed.
+                Err(error) => assert!(!manifest.exists(), "{name}: {error}"),
+            }
         }
-        let some_gone = files_in(&copy) < all;
-        let pruned = json_of(&cluster.cairn_alone(&[&prune[..], &["-o", "json"]].concat()));
-        in_the_middle += usize::from(some_gone && pruned["objects"] != 0);
+        let left_over = files_in(&copy.files);
+        Kills::new(seed).learn(copy.command(cluster, &prune));
+        in_the_middle += usize::from(left_over < all && files_in(&copy.files) < left_over);
         for name in backups(&left).await {
             compare(&left, &name, &writer.writes).await;
         }
-        std::fs::remove_dir_all(&copy).expect("our own copy");
+        std::fs::remove_dir_all(&copy.files).expect("our own copy");
         round += 1;
     }
     println!("{in_the_middle} prunes were killed before they had removed all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_that_is_killed_leaves_only_backups_that_verify() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    kill_prunes(&cluster, &Place::folder(&cluster), 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_of_a_bucket_that_is_killed_leaves_only_backups_that_verify() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let (_server, line, place) = Place::bucket(&cluster);
+    kill_prunes(&cluster, &place, 4).await;
+    assert!(broke(&line), "the line breaks");
 }
 
 /// Kills a prune once so many files are gone of `all` in a folder, or when it has ended.
