@@ -7,3 +7,8 @@ output "instances" {
   description = "The instance of each slot."
   value       = { for slot, instance in aws_instance.member : slot => instance.id }
 }
+
+output "roles" {
+  description = "The role of each slot, which needs a policy for the bucket of backups."
+  value       = { for slot, role in aws_iam_role.member : slot => role.name }
+}

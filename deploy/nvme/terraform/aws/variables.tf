@@ -85,7 +85,7 @@ variable "size" {
 }
 
 variable "settings" {
-  description = "Other keys of the configuration, such as { \"backup.target\" = \"s3://example/cairn\" }. They are in the state and in the instances' user data: no secrets."
+  description = "Other keys of the configuration, such as { \"backup.target\" = \"s3://example/cairn\" }, for which each member's role needs a policy. They are in the state and in the instances' user data: no secrets."
   type        = map(string)
   default     = {}
   validation {

@@ -99,9 +99,11 @@ resource "google_compute_instance" "member" {
     nic_type   = "GVNIC"
   }
 
+  # What the account may do is said by its roles alone. A narrower scope would refuse what a role allows, such as backups
+  # to a bucket, and it changes only on a stopped instance, whose drives are erased.
   service_account {
     email  = google_service_account.member[each.key].email
-    scopes = ["https://www.googleapis.com/auth/devstorage.read_only"]
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
   }
 
   shielded_instance_config {

@@ -111,7 +111,7 @@ variable "size" {
 }
 
 variable "settings" {
-  description = "Other keys of the configuration, such as { \"backup.target\" = \"gs://example/cairn\" }. They are in the state and in the instances' metadata: no secrets."
+  description = "Other keys of the configuration, such as { \"backup.target\" = \"gs://example/cairn\" }, for which each member's service account needs a role on that bucket. They are in the state and in the instances' metadata: no secrets."
   type        = map(string)
   default     = {}
   validation {
