@@ -12,10 +12,13 @@ use std::process::{Command, Stdio};
 /// How the folders of all runs begin.
 pub(super) const FOLDER: &str = "cairn-nvme-drives-";
 /// What the script, and this test, cannot do without.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 13] = [
     "losetup",
     "mkfs.ext4",
+    "e2fsck",
     "e2label",
+    "debugfs",
+    "tune2fs",
     "mkswap",
     "blkid",
     "wipefs",

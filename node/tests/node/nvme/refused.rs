@@ -262,6 +262,39 @@ fn a_drive_that_was_used_after_an_interrupted_formatting_is_not_formatted_again(
     done("umount", &[text(&mount)]);
 }
 
+/// The story: e2fsck of a filesystem that was used sets its count of mounts to zero. Damaged afterwards, it was taken for
+/// what a killed mkfs had left, and was formatted again.
+#[test]
+#[ignore = "needs root and loop devices: ./test nvme"]
+fn a_drive_that_was_used_checked_and_damaged_is_not_formatted_again() {
+    let _only = drive::begin();
+    cairn_lossy::disk::isolate().expect("mounts of our own");
+    let folder = temporary();
+    let folder = folder.path();
+    let mount = folder.join("mount");
+    let drive = Drive::blank(folder, "drive", BYTES);
+    let after_mkfs = deadly(folder, "sync");
+    let killed = prepare_as(folder, "1", &[&drive], &after_mkfs, &["--cluster", "nvme"]);
+    assert_eq!(killed.code, -9, "{killed:?}");
+
+    std::fs::create_dir(&mount).expect("the script was killed before it made that");
+    done("mount", &[drive.path(), text(&mount)]);
+    for name in ["precious", "broken"] {
+        std::fs::write(mount.join(name), "data").expect("a file");
+    }
+    done("umount", &[text(&mount)]);
+    done("tune2fs", &["-C", "0", drive.path()]);
+    done("debugfs", &["-w", "-R", "clri broken", drive.path()]);
+    let checked = system("e2fsck", &["-fn", drive.path()]);
+    assert_ne!(checked.code, 0, "it is not damaged: {checked:?}");
+
+    let ran = prepare(folder, "1", &[&drive]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("its formatting had come to its end"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(mount.join("precious")).expect("a file"), "data");
+    done("umount", &[text(&mount)]);
+}
+
 /// mkfs.xfs discards a whole drive unless it is told not to, and the mark with it. Without that program, which few
 /// machines have, there is nothing to see.
 #[test]
