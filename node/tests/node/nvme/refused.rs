@@ -295,6 +295,27 @@ fn a_drive_that_was_used_checked_and_damaged_is_not_formatted_again() {
     done("umount", &[text(&mount)]);
 }
 
+/// The story: a member that was set up alone, and to whose cluster others were added later, came back with a blank drive.
+/// It was told that the data is gone and how to begin anew, which makes a second, empty cluster.
+#[test]
+#[ignore = "needs root and loop devices: ./test nvme"]
+fn a_blank_drive_of_a_member_that_was_set_up_alone_forms_no_second_cluster() {
+    let _only = drive::begin();
+    cairn_lossy::disk::isolate().expect("mounts of our own");
+    let folder = temporary();
+    let folder = folder.path();
+    let drive = Drive::blank(folder, "drive", BYTES);
+    let noted = folder.join("etc/.setup-served");
+    std::fs::create_dir(folder.join("etc")).expect("a folder");
+    std::fs::write(&noted, "nvme\n").expect("a file");
+    let ran = prepare(folder, "1", &[&drive]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    let (join, anew) = ran.stderr.split_once("Only if it never did").expect("both cases");
+    assert!(join.contains("If the cluster grew, give `--join`"), "{ran:?}");
+    assert!(anew.contains(&format!("remove {}", noted.display())), "{ran:?}");
+    assert!(drive.contents().iter().all(|byte| *byte == 0), "the drive was changed");
+}
+
 /// mkfs.xfs discards a whole drive unless it is told not to, and the mark with it. Without that program, which few
 /// machines have, there is nothing to see.
 #[test]
