@@ -1,6 +1,6 @@
 //! What `deploy/nvme` and `deploy/helm` say agrees with the unit, the example configuration and the program: ports,
-//! paths, options and keys. The templates themselves are rendered by nobody here. That the commands in them are
-//! accepted is checked beside the parser.
+//! paths, options and keys. Of the script, what needs neither root nor a drive is run. The chart's templates are rendered
+//! by nobody here. That the commands in them are accepted is checked beside the parser.
 
 use crate::support::run;
 use serde_json::Value;
@@ -187,6 +187,34 @@ fn ports_and_paths_are_those_of_the_unit_and_of_the_example() {
     let number = dockerfile.lines().find_map(|line| line.strip_prefix("USER ")).expect("a user");
     let number = number.split(':').next().expect("a number");
     assert!(chart.contains(&format!("runAsUser: {number}\n")), "{number}");
+}
+
+/// What the script prints on the error stream for these options, beside those of a member without others. It refuses them
+/// with 2, before it looks at anything.
+fn refused(options: &[&str]) -> String {
+    let member = ["--cluster", "example", "--slot", "1", "--members", "1=a:7400/a:7401"];
+    let ran = Command::new("bash").arg(root().join(SCRIPT)).args(member).args(options).output();
+    let ran = ran.expect("bash runs");
+    let said = String::from_utf8(ran.stderr).expect("text");
+    assert_eq!(ran.status.code(), Some(2), "{options:?}: {said}");
+    said
+}
+
+/// The stories: with `--insecure` and tokens nothing could see that the cluster was formed, so blank drives of all
+/// members would form an empty one. And the unit read another configuration, as another user, than what was written.
+#[test]
+fn options_that_cannot_work_together_are_refused_with_a_way_out() {
+    for access in ["access.ada=operator token:00", "access=ada"] {
+        let said = refused(&["--insecure", "--set", access]);
+        assert!(said.contains("only to a token") && said.contains("give --certs DIR"), "{said}");
+        assert!(!said.contains("token:00"), "what is set may be a secret: {said}");
+    }
+    for (option, value) in [("--config", "/etc/other.toml"), ("--user", "nobody")] {
+        // That everybody may do everything needs no token.
+        let said = refused(&["--insecure", "--set", "access=none", option, value]);
+        let named = format!("{option} {value}: cairn.service ");
+        assert!(said.contains(&named) && said.contains("--no-unit"), "{said}");
+    }
 }
 
 /// The options of the script in a text, such as `--drive`, in lines that call it and in those that go on from there.
