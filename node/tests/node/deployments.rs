@@ -217,6 +217,51 @@ fn options_that_cannot_work_together_are_refused_with_a_way_out() {
     }
 }
 
+/// What a function of the script prints on both streams, with this in place of `systemctl`. Errors end it
+/// as they end the script.
+fn with_systemctl(function: &str, systemctl: &str, calls: &str) -> String {
+    let script = read(SCRIPT);
+    let begin = format!("\n{function}() {{\n");
+    let (_, body) = script.split_once(&begin).expect("the function");
+    let (body, _) = body.split_once("\n}\n").expect("its end");
+    let program = format!(
+        "set -Eeuo pipefail; shopt -s inherit_errexit; exec 2>&1
+        mount_at=/var/lib/cairn ask_drive=''
+        say() {{ echo \"$*\"; }}
+        systemctl() {{ {systemctl}; }}
+        {function}() {{\n{body}\n}}
+        {calls}"
+    );
+    let ran = Command::new("bash").args(["-c", &program]).output().expect("bash runs");
+    assert!(ran.status.success(), "{ran:?}");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+/// The story: one call of systemctl that failed, or a look while the unit was stopped for another start, ended the
+/// process that notes a formed cluster.
+#[test]
+fn a_unit_counts_as_running_until_systemd_says_that_it_is_not() {
+    for (state, job, expected) in [
+        ("active", 0, "runs"),
+        ("activating", 0, "runs"),
+        ("reloading", 0, "runs"),
+        ("deactivating", 0, "runs"),
+        ("inactive", 12, "runs"),
+        ("inactive", 0, "ended"),
+        ("failed", 0, "ended"),
+    ] {
+        let systemctl = format!("printf 'Job={job}\\nActiveState={state}\\n'");
+        let said = with_systemctl(
+            "unit_runs",
+            &systemctl,
+            "if unit_runs; then echo runs; else echo ended; fi",
+        );
+        assert_eq!(said.trim(), expected, "{state} {job}");
+    }
+    let said = with_systemctl("unit_runs", "return 1", "if unit_runs; then echo runs; fi");
+    assert_eq!(said.trim(), "runs", "no answer");
+}
+
 /// The options of the script in a text, such as `--drive`, in lines that call it and in those that go on from there.
 fn options(text: &str) -> BTreeSet<&str> {
     let mut goes_on = false;
