@@ -262,6 +262,16 @@ fn a_unit_counts_as_running_until_systemd_says_that_it_is_not() {
     assert_eq!(said.trim(), "runs", "no answer");
 }
 
+/// The story: a run was killed after it wrote a drop-in. The next one found that in its place, and systemd never read it.
+#[test]
+fn systemd_reads_its_files_again_before_each_start_of_the_unit() {
+    let said = with_systemctl("start_unit", "echo \"$*\"; [[ $1 != is-active ]]", "start_unit");
+    let at = |words: &str| said.lines().position(|line| line == words);
+    let reload = at("daemon-reload").expect("it reads them");
+    let start = at("start --no-block cairn.service").expect("it starts");
+    assert!(reload < start, "{said}");
+}
+
 /// The options of the script in a text, such as `--drive`, in lines that call it and in those that go on from there.
 fn options(text: &str) -> BTreeSet<&str> {
     let mut goes_on = false;
