@@ -42,13 +42,18 @@ pub(super) fn done(program: &str, arguments: &[&str]) -> String {
     ran.stdout
 }
 
+/// Fails the test if the system does not have this program.
+pub(super) fn need(program: &str) {
+    let there = Command::new(program).arg("--help").stdin(Stdio::null()).output();
+    assert!(there.is_ok(), "this test needs the program {program}: {there:?}");
+}
+
 /// Only one run at a time, while this is held. Fails the test if the system cannot have what it needs, and removes
 /// the drives of earlier runs.
 pub(super) fn begin() -> File {
     assert!(rustix::process::geteuid().is_root(), "this test needs root");
     for program in PROGRAMS {
-        let there = Command::new(program).arg("--help").stdin(Stdio::null()).output();
-        assert!(there.is_ok(), "this test needs the program {program}: {there:?}");
+        need(program);
     }
     let control = Path::new("/dev/loop-control");
     assert!(control.exists(), "this test needs loop devices, and {} is missing", control.display());

@@ -7,7 +7,6 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 const BYTES: u64 = 72 << 20;
 
@@ -316,15 +315,12 @@ fn a_blank_drive_of_a_member_that_was_set_up_alone_forms_no_second_cluster() {
     assert!(drive.contents().iter().all(|byte| *byte == 0), "the drive was changed");
 }
 
-/// mkfs.xfs discards a whole drive unless it is told not to, and the mark with it. Without that program, which few
-/// machines have, there is nothing to see.
+/// mkfs.xfs discards a whole drive unless it is told not to, and the mark with it.
 #[test]
 #[ignore = "needs root and loop devices: ./test nvme"]
 fn xfs_keeps_the_mark_of_a_formatting_that_was_interrupted() {
-    if Command::new("mkfs.xfs").arg("-V").output().is_err() {
-        return;
-    }
     let _only = drive::begin();
+    drive::need("mkfs.xfs");
     cairn_lossy::disk::isolate().expect("mounts of our own");
     let folder = temporary();
     let folder = folder.path();
