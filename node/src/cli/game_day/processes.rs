@@ -1,9 +1,10 @@
 //! What reaches the members' processes: signals to those of `cairn dev` on this machine, or commands that
 //! the operator gives.
 //!
-//! What holds here: what was done to a member is remembered before it is done, until it is undone. A word of
-//! a command that the cluster says, such as a host, has no character that a shell could take for anything
-//! else. A command that is given up ends with all that it started in its process group.
+//! What holds here: what was done to a member is remembered before it is done, until it is undone, also if the
+//! undoing is dropped in the middle. A word of a command that the cluster says, such as a host, has no
+//! character that a shell could take for anything else. A command that is given up ends with all that it started
+//! in its process group.
 
 use crate::cli::dev::DevMember;
 use crate::cli::exit::UsageError;
@@ -164,18 +165,24 @@ impl Control {
         }
     }
 
-    /// Undoes all that was done, the last first. What cannot be undone stays remembered, and is named.
+    /// Undoes all that was done, the last first. What cannot be undone stays remembered, and is named. It may
+    /// be dropped: what is not undone by then is undone by the next call.
     pub(super) async fn undo(&mut self) -> anyhow::Result<()> {
-        let mut failed = Vec::new();
-        while let Some(done) = self.done.pop() {
-            if let Err(error) = self.undo_one(&done).await {
-                failed.push((done, error));
+        let mut first_error = None;
+        for at in (0..self.done.len()).rev() {
+            // It is taken away once it is undone: a signal may end this while a command runs.
+            let Some(done) = self.done.get(at).cloned() else { continue };
+            match self.undo_one(&done).await {
+                Ok(()) => {
+                    self.done.remove(at);
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
             }
         }
-        let Some((_, error)) = failed.first() else { return Ok(()) };
-        let told = format!("{error:#}");
-        self.done.extend(failed.into_iter().rev().map(|(done, _)| done));
-        anyhow::bail!("what was done is not undone: {told}")
+        let Some(error) = first_error else { return Ok(()) };
+        anyhow::bail!("what was done is not undone: {error:#}")
     }
 
     async fn undo_one(&self, done: &Done) -> anyhow::Result<()> {
@@ -205,14 +212,16 @@ impl Control {
         }
     }
 
-    /// Starts a member whose disk is lost, which forms an empty directory. The old one stays aside.
+    /// Starts a member whose disk is lost, which forms an empty directory. The old one stays aside. After an
+    /// error all of it is still to be undone.
     pub(super) fn start_empty(&mut self) -> anyhow::Result<()> {
         let Processes::Dev(members) = &self.processes else { return Ok(()) };
-        for done in std::mem::take(&mut self.done) {
+        for done in &self.done {
             if let Done::Act(_, target) = done {
                 of_slot(members, target.slot)?.release()?;
             }
         }
+        self.done.clear();
         Ok(())
     }
 
@@ -398,6 +407,53 @@ mod tests {
         while lives() {
             sleep(POLL).await;
         }
+    }
+
+    /// The story: a signal came while the command ran that undoes a pause. What was being undone was forgotten, and
+    /// the member stayed paused.
+    #[tokio::test]
+    async fn what_was_not_undone_when_a_signal_came_is_undone_by_the_next_call() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, gate) = (folder.path().join("log"), folder.path().join("gate"));
+        std::fs::write(&gate, "").expect("a file");
+        let say = |what: &str| format!("echo {what} {{slot}} >> {}", log.display());
+        let resume =
+            format!("{}; if test -e {}; then sleep 100000; fi", say("resume"), gate.display());
+        let given = CommandArgs {
+            stop_with: Some(say("stop")),
+            start_with: Some(say("start")),
+            pause_with: Some(say("pause")),
+            resume_with: Some(resume),
+            ..CommandArgs::default()
+        };
+        let mut control = Control::new(Processes::Commands(given));
+        control.act(Act::Stop, &target("a:1")).await.expect("it is done");
+        control.act(Act::Pause, &target("a:1")).await.expect("it is done");
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        let resumes = async {
+            while !said().ends_with("resume 2\n") {
+                sleep(POLL).await;
+            }
+        };
+        tokio::select! {
+            () = resumes => {}
+            ended = control.undo() => panic!("it ended: {ended:?}"),
+        }
+        std::fs::remove_file(&gate).expect("our own file");
+        control.undo().await.expect("it is undone");
+        assert_eq!(said(), "stop 2\npause 2\nresume 2\nresume 2\nstart 2\n");
+        control.undo().await.expect("nothing is left");
+        assert_eq!(said().lines().count(), 5);
+    }
+
+    /// The story: a member could not be started with an empty disk, and nothing was undone in the end.
+    #[test]
+    fn a_member_that_is_not_started_with_an_empty_disk_is_still_to_be_started() {
+        let mut control = Control::new(Processes::Dev(Vec::new()));
+        control.done.push(Done::Act(Act::LoseDisk, target("a:1")));
+        let error = control.start_empty().expect_err("no such member").to_string();
+        assert!(error.contains("slot 2 is no member"), "{error}");
+        assert_eq!(control.done.len(), 1);
     }
 
     /// The story of an act that failed in the middle: the member was stopped, and nobody started it again.
