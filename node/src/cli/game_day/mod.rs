@@ -4,6 +4,7 @@
 //! checks     whether it may begin: the cluster is well, and nobody else uses it
 //! runner     one fault after another
 //! processes  what reaches the members: signals to processes here, or the operator's commands
+//! shell      runs such a command
 //! load       writes, and reads back what was acknowledged
 //! told       what each key was told, and what is lost by that
 //! report     what was expected, what happened, and what was lost
@@ -20,6 +21,7 @@ mod losses;
 mod processes;
 mod report;
 mod runner;
+mod shell;
 mod told;
 
 use super::ConnectOptions;

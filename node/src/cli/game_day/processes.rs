@@ -3,27 +3,21 @@
 //!
 //! What holds here: what was done to a member is remembered before it is done, until it is undone, also if the
 //! undoing is dropped in the middle. A word of a command that the cluster says, such as a host, has no
-//! character that a shell could take for anything else. A command that is given up ends with all that it started
-//! in its process group.
+//! character that a shell could take for anything else.
 
+use super::shell;
 use crate::cli::dev::DevMember;
 use crate::cli::exit::UsageError;
 use anyhow::Context;
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
-use tokio::process::Command;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// How long a process may take to end.
 const END_LIMIT: Duration = Duration::from_secs(120);
-/// How long one command may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
-/// The most of a command's output that an error shows, in bytes.
-const SHOWN_BYTES: usize = 400;
 
 /// Commands for members that are no processes of `cairn dev` here. In each of them `{host}`, `{address}` and
 /// `{slot}` stand for the member's.
@@ -287,41 +281,9 @@ async fn ended(member: &DevMember, signal: Signal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The processes of a command. They are killed with this, unless the command has ended.
-///
-/// The story: a command that hung was given up, and the shell was killed alone. What it had started stopped a
-/// member minutes later.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(id) = self.0 {
-            // Nobody is left to be told of an error.
-            let _ = kill_process_group(id, Signal::KILL);
-        }
-    }
-}
-
 /// Runs a command of the operator for a member.
 async fn run(template: &str, target: &FaultTarget) -> anyhow::Result<()> {
-    let text = filled(template, target)?;
-    let mut command = Command::new("sh");
-    command.args(["-c", &text]).stdin(Stdio::null()).process_group(0);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let cannot = || format!("cannot run `{text}`");
-    let child = command.spawn().with_context(cannot)?;
-    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
-    let output = timeout(COMMAND_LIMIT, child.wait_with_output())
-        .await
-        .with_context(|| format!("`{text}` did not end in {COMMAND_LIMIT:?}"))?
-        .with_context(cannot)?;
-    group.0 = None;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = cairn_client::shown::excerpt(said.trim(), SHOWN_BYTES).into_owned();
-    anyhow::bail!("`{text}` ended ({}): {said}", output.status)
+    shell::run(&filled(template, target)?).await
 }
 
 /// The command for a member.
@@ -378,35 +340,6 @@ mod tests {
         assert!(control.cannot(Act::LoseDisk).is_some());
         let control = Control::new(Processes::Dev(Vec::new()));
         assert!(control.cannot(Act::Cut).is_some() && control.cannot(Act::Kill).is_none());
-    }
-
-    #[tokio::test]
-    async fn a_command_that_is_given_up_ends_with_what_it_started() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("id");
-        let text = format!("sleep 100000 & echo $! > {}; wait", file.display());
-        let said = async {
-            loop {
-                let said = std::fs::read_to_string(&file).unwrap_or_default();
-                if let Some(id) = said.strip_suffix('\n') {
-                    break id.to_owned();
-                }
-                sleep(POLL).await;
-            }
-        };
-        let target = target("a:1");
-        let id = tokio::select! {
-            id = said => id,
-            ended = run(&text, &target) => panic!("it ended: {ended:?}"),
-        };
-        // A process that nobody waits for yet is dead all the same.
-        let lives = || {
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-        };
-        while lives() {
-            sleep(POLL).await;
-        }
     }
 
     /// The story: a signal came while the command ran that undoes a pause. What was being undone was forgotten, and
