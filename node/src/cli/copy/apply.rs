@@ -86,6 +86,13 @@ struct Put {
 }
 
 impl Put {
+    /// The story: keys and values were parts of the message that brought them. One changed key kept all of its
+    /// message, of some MiB, and a batch has many.
+    fn of(key: &[u8], value: &[u8], source: Entry, condition: Condition) -> Put {
+        let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        Put { key, value, source, condition }
+    }
+
     fn bytes(&self) -> u64 {
         (self.key.len() + self.value.len()) as u64
     }
@@ -192,8 +199,8 @@ impl Target {
                 sending.counts.keys += 1;
                 let source = (item.term, item.index);
                 let Step::Put(condition) = sending.known.step(&item.key, source) else { continue };
-                let (key, value) = (item.key.clone(), reading.value(item)?);
-                let put = Put { key, value, source, condition };
+                let key = item.key.clone();
+                let put = Put::of(&key, &reading.value(item)?, source, condition);
                 if !batch.takes(&put, self.most) {
                     sending.send(std::mem::take(&mut batch)).await?;
                 }
@@ -385,6 +392,16 @@ mod tests {
     fn put(key: &str) -> Put {
         let (key, value) = (key.to_owned().into(), "v".into());
         Put { key, value, source: (1, 2), condition: Condition::Absent }
+    }
+
+    #[test]
+    fn what_is_put_does_not_keep_the_message_that_brought_it() {
+        let message = Bytes::from(b"a key and its value, and others".to_vec());
+        let (key, value) = (message.slice(2..5), message.slice(14..19));
+        let put = Put::of(&key, &value, (1, 2), Condition::Absent);
+        drop((key, value));
+        assert!(message.is_unique(), "the put has parts of it");
+        assert_eq!((&put.key[..], &put.value[..], put.bytes()), (&b"key"[..], &b"value"[..], 8));
     }
 
     #[tokio::test]
