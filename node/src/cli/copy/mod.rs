@@ -219,13 +219,15 @@ fn broken_off(progress: &Progress) -> String {
     )
 }
 
-/// What all passes did. How many keys there are is what the last one found.
+/// What all passes did. How many keys there are, and how many stay with another value, is what the last one
+/// found.
 fn total(passes: &[Pass]) -> Counts {
     let mut sum = Counts::default();
     for pass in passes {
         sum.add(pass.counts);
     }
     sum.keys = passes.last().map_or(0, |last| last.counts.keys);
+    sum.kept = passes.last().map_or(0, |last| last.counts.kept);
     sum
 }
 
@@ -327,8 +329,9 @@ mod tests {
     #[test]
     fn the_result_says_what_each_pass_did_and_whether_the_last_one_found_nothing() {
         let first = Counts { keys: 5, written: 3, same: 1, kept: 1, ..Counts::default() };
-        let second = Counts { keys: 4, replaced: 1, deleted: 1, left: 1, ..Counts::default() };
-        let third = Counts { keys: 4, ..Counts::default() };
+        let second =
+            Counts { keys: 4, replaced: 1, kept: 1, deleted: 1, left: 1, ..Counts::default() };
+        let third = Counts { keys: 4, kept: 1, ..Counts::default() };
         let ended = vec![pass(7, first), pass(9, second), pass(9, third)];
         let progress = Progress { ended, caught_up: true, ..Progress::default() };
         let text = as_text(&names(), &progress);
@@ -337,8 +340,12 @@ mod tests {
             lines[0],
             "pass 1, state at index 7, 5 keys: 3 new, 1 were there with the same value, 1 exist with another value and stay"
         );
-        assert!(lines[1].contains("4 keys: 1 with another value before, 1 deleted, 1 are gone"));
-        assert_eq!(lines[2], "pass 3, state at index 9, 4 keys: nothing to copy");
+        assert!(lines[1].contains("4 keys: 1 with another value before, 1 exist"));
+        assert!(lines[1].contains("and stay, 1 deleted, 1 are gone"));
+        assert_eq!(
+            lines[2],
+            "pass 3, state at index 9, 4 keys: 1 exist with another value and stay"
+        );
         assert_eq!(
             lines[3],
             "copied `old` to `new`: the source has not changed since the last pass began"
@@ -350,6 +357,7 @@ mod tests {
         let told = as_json(&names(), &progress);
         assert_eq!(told["total"]["keys"], 4, "{told}");
         assert_eq!(told["total"]["written"], 3, "{told}");
+        assert_eq!(told["total"]["kept"], 1, "a key that stays is counted once: {told}");
         assert_eq!((&told["caught_up"], &told["index"]), (&json!(true), &json!(9)), "{told}");
     }
 
@@ -364,6 +372,7 @@ mod tests {
         assert!(busy.ends_with("stop its writers and run it once more with --replace"), "{busy}");
         progress.ended.push(pass(9, nothing));
         let moved = as_text(&names(), &progress);
+        assert!(moved.contains("5 keys: nothing to copy"), "{moved}");
         assert!(moved.contains("the source has later entries"), "{moved}");
         assert!(moved.contains("were stopped before that pass began, all is copied"), "{moved}");
         assert!(!moved.contains("the two differ"), "{moved}");

@@ -1,7 +1,8 @@
 //! Which keys a pass copies, and which it deletes: by what earlier passes did.
 //!
 //! What holds here: a key is deleted at the target only if this copy wrote it, and only with the version that
-//! it has there from this copy. What is remembered of each key is bounded ([`KNOWN_BYTES_MAX`]).
+//! it has there from this copy. A key that no pass has met is put, whichever entry wrote it. What is remembered of
+//! each key is bounded ([`KNOWN_BYTES_MAX`]).
 
 use crate::cli::exit::UsageError;
 use cairn_client::{Condition, Version};
@@ -26,13 +27,22 @@ pub(super) enum Step {
     Put(Condition),
 }
 
-/// A key that is at the target as it was at the source.
+/// What the target has of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    /// The value of the source, which this copy wrote as this version.
+    Written(Version),
+    /// The same value, which it had before.
+    Same(Version),
+    /// Another value, which stays.
+    Kept,
+}
+
+/// A key that a pass has met.
 #[derive(Clone, Copy, Debug)]
-struct Copied {
+struct Met {
     source: Entry,
-    target: Version,
-    /// By this copy. Else it had the same value before.
-    written: bool,
+    there: There,
     /// The last pass that found it at the source.
     seen: u32,
 }
@@ -41,9 +51,11 @@ struct Copied {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Empty if no pass follows.
-    keys: BTreeMap<Vec<u8>, Copied>,
+    keys: BTreeMap<Vec<u8>, Met>,
     remembers: bool,
     bytes: u64,
+    /// How many of the source's keys have another value at the target, which stays.
+    kept: u64,
     pass: u32,
     /// The state that the last pass copied.
     through: Option<Entry>,
@@ -54,7 +66,7 @@ pub(super) struct Known {
 pub(super) struct Gone {
     /// Those that the copy wrote, with the version that they got.
     pub(super) written: Vec<(Vec<u8>, Version)>,
-    /// How many had the same value at the target before. They stay there.
+    /// How many have a value at the target that the copy did not write. They stay there.
     pub(super) left: u64,
 }
 
@@ -84,19 +96,31 @@ impl Known {
     }
 
     /// What this pass does with a key that the source has.
+    ///
+    /// The story: between two passes an unsafe recovery took the source back to an earlier state. It had a key
+    /// again that it had deleted before the first pass. Since its entry was older than that pass, the key was
+    /// taken for one that had been copied, and the copy was said to have caught up without it.
     pub(super) fn step(&mut self, key: &[u8], source: Entry) -> Step {
-        match self.keys.get_mut(key) {
-            Some(copied) => {
-                copied.seen = self.pass;
-                match copied.source == source {
-                    true => Step::Unchanged,
-                    false => Step::Put(Condition::Version(copied.target)),
-                }
+        let Some(met) = self.keys.get_mut(key) else { return Step::Put(Condition::Absent) };
+        met.seen = self.pass;
+        match met.there {
+            _ if met.source == source => Step::Unchanged,
+            There::Written(version) | There::Same(version) => {
+                Step::Put(Condition::Version(version))
             }
-            // An earlier pass left it as it is at the target.
-            None if self.through.is_some_and(|through| source <= through) => Step::Unchanged,
-            None => Step::Put(Condition::Absent),
+            // It may be gone there since.
+            There::Kept => Step::Put(Condition::Absent),
         }
+    }
+
+    /// Whether the source leaves out the value of this entry: the last pass copied a state behind it.
+    pub(super) fn is_left_out(&self, source: Entry) -> bool {
+        self.through.is_some_and(|through| source <= through)
+    }
+
+    /// How many of the source's keys have another value at the target, which stays.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
     }
 
     /// A key is at the target as this entry wrote it at the source.
@@ -110,27 +134,37 @@ impl Known {
         target: Version,
         written: bool,
     ) -> Result<(), UsageError> {
+        // What had the same value, and then got another one by this copy, is the copy's.
+        let there = if written { There::Written(target) } else { There::Same(target) };
+        self.remember(key, source, there)
+    }
+
+    /// A key has another value at the target than this entry wrote at the source, and it stays.
+    ///
+    /// # Errors
+    /// A [`UsageError`] if that is too much to remember.
+    pub(super) fn keep(&mut self, key: &[u8], source: Entry) -> Result<(), UsageError> {
+        self.kept = self.kept.saturating_add(1);
+        self.remember(key, source, There::Kept)
+    }
+
+    fn remember(&mut self, key: &[u8], source: Entry, there: There) -> Result<(), UsageError> {
         if !self.remembers {
             return Ok(());
         }
-        let copied = Copied { source, target, written, seen: self.pass };
+        let met = Met { source, there, seen: self.pass };
         if let Some(before) = self.keys.get_mut(key) {
-            // What had the same value, and then got another one by this copy, is the copy's.
-            *before = copied;
+            if before.there == There::Kept {
+                self.kept = self.kept.saturating_sub(1);
+            }
+            *before = met;
             return Ok(());
         }
         self.bytes = self.bytes.saturating_add(remembered_bytes(1, key.len() as u64));
-        self.keys.insert(key.to_vec(), copied);
+        self.keys.insert(key.to_vec(), met);
         match self.bytes > GROWN_BYTES_MAX {
             true => Err(UsageError(too_many(self.keys.len() as u64))),
             false => Ok(()),
-        }
-    }
-
-    /// Another client wrote the key at the target, and it stays as it is there.
-    pub(super) fn forget(&mut self, key: &[u8]) {
-        if self.keys.remove(key).is_some() {
-            self.bytes = self.bytes.saturating_sub(remembered_bytes(1, key.len() as u64));
         }
     }
 
@@ -138,11 +172,15 @@ impl Known {
     pub(super) fn gone(&mut self) -> Gone {
         let pass = self.pass;
         let mut gone = Gone::default();
-        for (key, copied) in self.keys.extract_if(.., |_, copied| copied.seen != pass) {
+        for (key, met) in self.keys.extract_if(.., |_, met| met.seen != pass) {
             self.bytes = self.bytes.saturating_sub(remembered_bytes(1, key.len() as u64));
-            match copied.written {
-                true => gone.written.push((key, copied.target)),
-                false => gone.left += 1,
+            match met.there {
+                There::Written(version) => gone.written.push((key, version)),
+                There::Same(_) => gone.left += 1,
+                There::Kept => {
+                    self.kept = self.kept.saturating_sub(1);
+                    gone.left += 1;
+                }
             }
         }
         gone
@@ -173,7 +211,7 @@ mod tests {
         known.copied(b"b", (1, 5), Version(70), true).expect("few");
         known.copied(b"c", (1, 5), Version(3), false).expect("few");
         // `d` exists with another value, and stays.
-        known.forget(b"d");
+        known.keep(b"d", (1, 5)).expect("few");
         assert_eq!(known.gone(), Gone::default());
         known.end((1, 9));
 
@@ -194,6 +232,48 @@ mod tests {
         // It came back.
         assert_eq!(known.step(b"b", (2, 22)), ABSENT);
         assert_eq!(known.gone(), Gone::default());
+    }
+
+    #[test]
+    fn a_key_that_came_back_by_an_older_entry_is_put_and_its_value_is_missed() {
+        let mut known = Known::new(true);
+        known.begin(1);
+        assert_eq!(known.step(b"a", (1, 5)), ABSENT);
+        known.copied(b"a", (1, 5), Version(70), true).expect("few");
+        assert!(!known.is_left_out((1, 4)), "the first pass gets all values");
+        known.end((1, 9));
+        known.begin(2);
+        assert_eq!(known.step(b"a", (1, 5)), Step::Unchanged);
+        // It was deleted by entry 8, and an unsafe recovery went back to entry 7.
+        assert_eq!(known.step(b"b", (1, 4)), ABSENT);
+        assert!(known.is_left_out((1, 4)) && known.is_left_out((1, 9)));
+        assert!(!known.is_left_out((1, 10)) && !known.is_left_out((2, 3)));
+    }
+
+    #[test]
+    fn a_key_that_stays_with_another_value_is_counted_once_until_it_is_written_or_gone() {
+        let mut known = Known::new(true);
+        known.begin(1);
+        for key in [b"a", b"b", b"c"] {
+            known.keep(key, (1, 5)).expect("few");
+        }
+        known.end((1, 9));
+        known.begin(2);
+        assert_eq!(known.step(b"a", (1, 5)), Step::Unchanged);
+        assert_eq!(known.step(b"b", (1, 10)), ABSENT);
+        known.keep(b"b", (1, 10)).expect("few");
+        assert_eq!(known.kept(), 3);
+        // `c` is gone at the source.
+        assert_eq!(known.gone(), Gone { written: Vec::new(), left: 1 });
+        assert_eq!(known.kept(), 2);
+        known.end((1, 11));
+        known.begin(3);
+        assert_eq!(known.step(b"a", (1, 12)), ABSENT);
+        known.copied(b"a", (1, 12), Version(80), true).expect("few");
+        assert_eq!(known.kept(), 1);
+        let mut single = Known::new(false);
+        single.keep(b"a", (1, 5)).expect("nothing");
+        assert_eq!((single.kept(), single.bytes), (1, 0));
     }
 
     #[test]
