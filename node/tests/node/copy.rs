@@ -114,6 +114,37 @@ async fn a_part_of_the_keys_is_copied_and_what_the_target_does_not_take_is_named
     refused(&copy(&from, &from, &[]), 2, &["a cluster is not copied onto itself"]);
 }
 
+/// A page of the target's keys has 1000 of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_compared_with_those_of_a_target_that_has_many_between_them() {
+    let from = Cluster::start(1, "128MiB", "").await;
+    let to = Cluster::start(1, "128MiB", "").await;
+    let (source, target) = (from.client(), to.client());
+    for some in 0..25_u32 {
+        let mut batch = target.batch();
+        for number in some * 100..(some + 1) * 100 {
+            batch = batch.put(format!("k/{number:05}"), "value");
+        }
+        batch.commit().await.expect("a batch");
+    }
+    let of_source = [
+        ("a", "not there"),
+        ("k/", "not there"),
+        ("k/00000", "value"),
+        ("k/00007", "another"),
+        ("k/01500", "value"),
+        ("k/01500\0", "not there"),
+        ("k/02499", "value"),
+        ("z", "not there"),
+    ];
+    for (key, value) in of_source {
+        source.put(key, value).await.expect("a put");
+    }
+    let would = json_of(&copy(&from, &to, &["--dry-run", "--keep"]));
+    let counts = (&would["keys"], &would["same"], &would["other"]);
+    assert_eq!(counts, (&json!(8), &json!(3), &json!(1)), "{would}");
+}
+
 /// Keys that a writer put and deleted, each with the version of its write.
 #[derive(Default)]
 struct Written {

@@ -2,18 +2,19 @@
 //! has with another value.
 //!
 //! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. Values
-//! are compared once all keys were taken: the source ends a stream from which nothing is taken for a while. In
-//! memory are one page of the target's keys, [`READS`] of its values, and, for the comparison, the keys that both
-//! have, up to a bound.
+//! are compared once all keys were taken: the source ends a stream from which nothing is taken for a while. Of the
+//! target's keys between two of the source at most one page is read. In memory are one page of the target's keys,
+//! [`READS`] of its values, and, for the comparison, the keys that both have, up to a bound.
 
 use super::pass::{KNOWN_BYTES_MAX, remembered_bytes};
 use super::source::{Reading, Source, Values};
 use crate::cli::bytes_text::escape;
 use crate::cli::exit::{StateError, UsageError};
+use crate::cli::export::below;
 use crate::cli::output::Output;
 use bytes::Bytes;
 use cairn_backup::Item;
-use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, Pages, StateItem};
+use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, StateItem};
 use futures::future::try_join_all;
 
 /// Values of the target that are read at a time.
@@ -49,7 +50,7 @@ pub(super) async fn plan(
 ) -> anyhow::Result<Plan> {
     let limits = target.limits().await?;
     let mut reading: Reading = source.read(Values::None, output).await?;
-    let mut there = Cursor::new(target, &source.prefix);
+    let mut there = Cursor { target, prefix: &source.prefix, ahead: Vec::new(), ended: false };
     let (mut plan, mut both) = (Plan::default(), Both::new(KNOWN_BYTES_MAX));
     while let Some(items) = reading.next().await? {
         for item in items {
@@ -208,36 +209,46 @@ fn refused(item: &StateItem, limits: Limits) -> Option<String> {
 }
 
 /// The keys of the target, in order.
-struct Cursor {
-    pages: Pages,
-    /// The keys of a page that are not behind the one that was asked for last, the last one first.
+struct Cursor<'a> {
+    target: &'a Client,
+    prefix: &'a [u8],
+    /// The keys of a page that are not before the one that was asked for last, the last one first.
     ahead: Vec<KeyValue>,
+    /// There are no keys behind these.
     ended: bool,
 }
 
-impl Cursor {
-    fn new(target: &Client, prefix: &[u8]) -> Cursor {
-        let pages = target.pages(ListOptions::prefix(prefix.to_vec()).keys_only());
-        Cursor { pages, ahead: Vec::new(), ended: false }
-    }
-
+impl Cursor<'_> {
     /// Whether there is such a key. Keys are asked for in order.
     async fn has(&mut self, key: &[u8]) -> Result<bool, Error> {
-        loop {
+        if let Some(has) = next_is(&mut self.ahead, key) {
+            return Ok(has);
+        }
+        if self.ended {
+            return Ok(false);
+        }
+        let mut pages = self.target.pages(from(self.prefix, key));
+        while let Some(mut page) = pages.next().await? {
+            self.ended = !page.more;
+            page.items.reverse();
+            self.ahead = page.items;
             if let Some(has) = next_is(&mut self.ahead, key) {
                 return Ok(has);
             }
-            if self.ended {
-                return Ok(false);
-            }
-            match self.pages.next().await? {
-                Some(mut page) => {
-                    page.items.reverse();
-                    self.ahead = page.items;
-                }
-                None => self.ended = true,
-            }
         }
+        Ok(false)
+    }
+}
+
+/// The keys from this one on.
+///
+/// The story: all keys of a target that had many between two of the source's were read, and the source ended its
+/// stream meanwhile.
+fn from(prefix: &[u8], key: &[u8]) -> ListOptions {
+    let options = ListOptions::prefix(prefix.to_vec()).keys_only();
+    match below(key) {
+        Some(below) => options.start_after(below),
+        None => options,
     }
 }
 
@@ -265,6 +276,21 @@ mod tests {
         assert_eq!(has("g"), Some(true));
         assert_eq!(has("k"), Some(true));
         assert_eq!(has("l"), None);
+    }
+
+    #[test]
+    fn a_page_of_the_target_begins_at_the_key_that_is_asked_for() {
+        for key in [&b"k/b"[..], b"k/", b"k/b\0", b"k/\0\0", b"k/\xff"] {
+            let options = from(b"k/", key);
+            assert!(options.keys_only && options.prefix == b"k/"[..]);
+            assert!(options.start_after[..] < *key, "{}", key.escape_ascii());
+            // The next key is not before the one that is asked for, or is too long to be one.
+            let mut next = options.start_after.to_vec();
+            next.push(0);
+            let is_too_long = next.len() as u64 > cairn_node::config::KEY_BYTES_MAX;
+            assert!(is_too_long || next[..] >= *key, "{}", key.escape_ascii());
+        }
+        assert!(from(b"", b"\0").start_after.is_empty(), "from the beginning");
     }
 
     /// The story: the keys were compared while the source waited, which ended its stream after a minute.
