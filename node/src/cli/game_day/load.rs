@@ -126,14 +126,30 @@ impl Load {
         Ok(())
     }
 
-    /// Lets the writers end the write that each has under way, and returns what was measured.
+    /// Lets the writers end the write that each has under way, and returns what was measured: nothing if they
+    /// do not work.
+    ///
+    /// The story: a fault that never began was reported with what had been measured in the one before.
+    ///
+    /// # Errors
+    /// If a writer panicked. The others are paused all the same; what that one was told is not known.
     pub(super) async fn stop(&mut self) -> anyhow::Result<Measured> {
+        if self.working.is_empty() {
+            return Ok(Measured::default());
+        }
         self.shared.stop.store(true, Ordering::Relaxed);
         let measured = self.shared.window.lock().end(Instant::now());
-        while let Some(writer) = self.working.join_next().await {
-            self.paused.push(writer?);
+        let mut failed = None;
+        while let Some(ended) = self.working.join_next().await {
+            match ended {
+                Ok(writer) => self.paused.push(writer),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(measured)
+        match failed {
+            None => Ok(measured),
+            Some(error) => Err(anyhow::Error::new(error).context("a writer of the load")),
+        }
     }
 
     /// Reads every key back. One that cannot be read is tried again for so long.
@@ -336,6 +352,37 @@ mod tests {
         assert_eq!((writer.keys[5].acknowledged, writer.retired.len()), (None, 0));
         let keys: BTreeSet<&String> = writer.keys.iter().map(|told| &told.key).collect();
         assert!(!keys.contains(&lost) && keys.len() == KEYS, "{keys:?}");
+    }
+
+    #[tokio::test]
+    async fn writers_that_do_not_work_have_measured_nothing() {
+        let options = Options::new(["127.0.0.1:1"]);
+        let mut load = Load::within(options.build().expect("an address"));
+        let now = Instant::now();
+        load.shared.window.lock().saw(now, now, Outcome::Acknowledged);
+        assert_eq!(load.stop().await.expect("no writer"), Measured::default());
+        let writer = load.paused.pop().expect("a writer");
+        load.working.spawn(async move { writer });
+        let measured = load.stop().await.expect("the writer");
+        assert_eq!((measured.acknowledged, load.paused.len()), (1, 4));
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_panics_does_not_keep_the_others_from_being_paused() {
+        fn panics() -> Writer {
+            panic!("a bug")
+        }
+        let options = Options::new(["127.0.0.1:1"]);
+        let mut load = Load::within(options.build().expect("an address"));
+        load.paused.pop().expect("a writer");
+        load.working.spawn(async { panics() });
+        for writer in load.paused.drain(..) {
+            load.working.spawn(async move { writer });
+        }
+        load.add_lost("`k`".to_owned());
+        let error = load.stop().await.expect_err("a writer panicked");
+        assert!(format!("{error:#}").starts_with("a writer of the load: "), "{error:#}");
+        assert_eq!((load.paused.len(), load.take_lost().count()), (3, 1));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use super::checks;
 use super::fault::Fault;
 use super::gap::Measured;
 use super::load::{self, Load};
+use super::losses::Losses;
 use super::processes::{Control, FaultTarget};
 use super::report::{GameDay, Trial};
 use crate::cli::output::tell;
@@ -133,11 +134,12 @@ impl Runner {
         trial.slot = target.as_ref().map(|target| target.slot);
         self.load.start();
         let disturbed = self.disturbed(fault, target.as_ref(), trial).await;
-        trial.measured = self.load.stop().await?;
+        let stopped = self.load.stop().await;
+        let all_paused = note(trial, stopped, self.load.take_lost());
         // Also if the cluster is not well: it may tell what it lost all the same.
         let checked = self.load.check(self.wait).await;
         trial.checked = checked.read;
-        trial.all_checked = checked.unread.is_none();
+        trial.all_checked = all_paused && checked.unread.is_none();
         trial.lost.append(checked.lost);
         if let Some(target) = target.filter(|_| fault == Fault::Disk) {
             // What the member had shows what is lost.
@@ -272,6 +274,23 @@ impl Runner {
     }
 }
 
+/// Notes what the load measured and what it found to be lost. Returns whether all of its writers were paused.
+///
+/// The story: a writer panicked, and the losses that the others had found were not in the report.
+fn note(trial: &mut Trial, stopped: anyhow::Result<Measured>, lost: Losses) -> bool {
+    trial.lost.append(lost);
+    match stopped {
+        Ok(measured) => {
+            trial.measured = measured;
+            true
+        }
+        Err(error) => {
+            trial.add_trouble(&format!("{error:#}"));
+            false
+        }
+    }
+}
+
 /// Why a cluster that answers so is not filled; `None`: it may be.
 ///
 /// # Errors
@@ -336,6 +355,18 @@ fn chosen(fault: Fault, leader: &NodeStatus) -> Option<FaultTarget> {
 mod tests {
     use super::*;
     use cairn_client::StorageStatus;
+
+    #[test]
+    fn what_is_lost_is_reported_though_a_writer_failed() {
+        let (mut trial, mut lost) = (Trial::new(Fault::Kill), Losses::default());
+        lost.add("`k`".to_owned());
+        assert!(!note(&mut trial, Err(anyhow::anyhow!("a writer panicked")), lost));
+        assert_eq!(trial.lost.count(), 1);
+        assert_eq!(trial.trouble.as_deref(), Some("a writer panicked"));
+        let measured = Measured { acknowledged: 7, ..Measured::default() };
+        assert!(note(&mut trial, Ok(measured), Losses::default()));
+        assert_eq!((trial.measured, trial.lost.count()), (measured, 1));
+    }
 
     /// The story: for a moment no leader answered, and a cluster of any size was filled.
     #[test]
