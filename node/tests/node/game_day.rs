@@ -233,7 +233,9 @@ fn a_node_that_ends_is_started_again_also_without_its_directory() {
 #[test]
 fn a_cluster_that_is_filled_takes_writes_again_and_loses_nothing() {
     let dev = Dev::start(&["--restart"]);
-    let small = json_of(&dev.game_day(&["--only", "fill", "--fill-max", "4096", "-o", "json"]));
+    let small = dev.game_day(&["--only", "fill", "--fill-max", "4096", "-o", "json"]);
+    assert_eq!(small.code, 1, "a day without a fault: {small:?}");
+    let small: Value = serde_json::from_str(&small.stdout).expect("JSON");
     let skipped = fault(&small, "fill")["skipped"].as_str().unwrap_or_default();
     assert!(skipped.contains("--fill-max"), "{small}");
     let day = json_of(&dev.game_day(&["--only", "fill", "-o", "json"]));

@@ -187,16 +187,26 @@ impl GameDay {
         }
     }
 
-    /// Whether nothing is lost, and all went as expected.
+    /// Whether a fault was done, nothing is lost, and all went as expected.
+    ///
+    /// The story: every fault was skipped, and the day passed.
     pub(super) fn is_passed(&self) -> bool {
         let good = |trial: &Trial| trial.lost.is_empty() && trial.trouble.is_none();
-        self.trouble.is_none() && self.trials.iter().all(good)
+        self.has_fault() && self.trouble.is_none() && self.trials.iter().all(good)
+    }
+
+    /// Whether any fault was done.
+    fn has_fault(&self) -> bool {
+        self.trials.iter().any(|trial| trial.skipped.is_none())
     }
 
     /// The result in one sentence.
     fn summary(&self) -> String {
         let (skipped, done): (Vec<_>, Vec<_>) =
             self.trials.iter().partition(|trial| trial.skipped.is_some());
+        if done.is_empty() {
+            return format!("0 faults, {} skipped: no fault was done.", skipped.len());
+        }
         let longest = done.iter().map(|trial| trial.measured.gap).max().unwrap_or_default();
         let result = match (self.lost(), self.is_passed()) {
             (0, true) => "nothing is lost, and the cluster came back each time".to_owned(),
@@ -366,8 +376,20 @@ mod tests {
         assert!(!page.contains("every key was read back"), "{page}");
         let page = day(vec![done(Fault::Kill), unread]).as_markdown();
         assert!(page.contains("Every key was read back after 1 of 2 faults."), "{page}");
-        let none = day(vec![Trial::skipped(Fault::Cut, "there is no network")]).as_markdown();
-        assert!(none.contains("No fault was done."), "{none}");
+    }
+
+    #[test]
+    fn a_day_on_which_no_fault_was_done_does_not_pass() {
+        for trials in [Vec::new(), vec![Trial::skipped(Fault::Cut, "there is no network")]] {
+            let day = day(trials);
+            assert!(!day.is_passed());
+            assert_eq!(day.as_json()["passed"], false);
+            for text in [day.as_text(), day.as_markdown()] {
+                assert!(text.contains(" skipped: no fault was done."), "{text}");
+                assert!(!text.contains("nothing is lost"), "{text}");
+            }
+            assert!(day.as_markdown().contains("No fault was done."));
+        }
     }
 
     #[test]
