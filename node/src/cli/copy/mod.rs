@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What holds here: that a copy has caught up is said only if the source, asked after the last pass, had no later
-//! entry than the state that this pass copied. Nothing is written before all keys are checked, and, unless it was
+//! entry than the state that this pass copied; that it has later ones, only if it said so. Nothing is written before all keys are checked, and, unless it was
 //! said what happens to keys that exist, compared. A copy that ends early may be run again: what is there with the
 //! same value is not written again. Nothing is written to the source.
 
@@ -109,8 +109,9 @@ struct Progress {
     running: Counts,
     /// Something may be written.
     writes: bool,
-    /// The source had no later entry once the last pass had ended.
-    caught_up: bool,
+    /// Whether the source had no later entry once the last pass had ended. `None`: it was not asked, or did not
+    /// say.
+    caught_up: Option<bool>,
 }
 
 /// Which clusters, and which keys.
@@ -185,6 +186,7 @@ async fn copy(
         // A pass that found nothing may have missed a write that came after it began. The state of now says
         // whether there is one, and the next pass copies that state.
         drop(reading);
+        progress.caught_up = None;
         reading = match source.read(Values::Behind((term, index)), output).await {
             Ok(next) => next,
             Err(error) if number == args.passes => {
@@ -196,8 +198,9 @@ async fn copy(
             }
             Err(error) => return Err(error),
         };
-        progress.caught_up = known.through() == Some((reading.head().term, reading.head().index));
-        if progress.caught_up {
+        let is_last = known.through() == Some((reading.head().term, reading.head().index));
+        progress.caught_up = Some(is_last);
+        if is_last {
             break;
         }
     }
@@ -273,12 +276,16 @@ fn as_text(names: &Names, progress: &Progress) -> String {
     let mut lines: Vec<String> = (1..).zip(passes).map(line).collect();
     let found_nothing = passes.last().is_some_and(|last| last.counts.changes() == 0);
     let end = match (progress.caught_up, found_nothing) {
-        (true, _) => ": the source has not changed since the last pass began",
-        (false, true) => {
+        (Some(true), _) => ": the source has not changed since the last pass began",
+        (None, _) => {
+            ": whether the source has changed since the last pass began is not known. To move, stop its writers and run it once more \
+             with --replace"
+        }
+        (Some(false), true) => {
             ": the last pass found nothing to copy, and the source has later entries, perhaps of other keys. If the writers of \
              these keys were stopped before that pass began, all is copied; if not, stop them and run it once more with --replace"
         }
-        (false, false) => {
+        (Some(false), false) => {
             ", and the source changes on: to move, stop its writers and run it once more with --replace"
         }
     };
@@ -333,7 +340,7 @@ mod tests {
             Counts { keys: 4, replaced: 1, kept: 1, deleted: 1, left: 1, ..Counts::default() };
         let third = Counts { keys: 4, kept: 1, ..Counts::default() };
         let ended = vec![pass(7, first), pass(9, second), pass(9, third)];
-        let progress = Progress { ended, caught_up: true, ..Progress::default() };
+        let progress = Progress { ended, caught_up: Some(true), ..Progress::default() };
         let text = as_text(&names(), &progress);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -367,7 +374,8 @@ mod tests {
     fn a_pass_that_finds_nothing_says_nothing_of_what_came_while_it_ran() {
         let some = Counts { keys: 5, replaced: 1, ..Counts::default() };
         let nothing = Counts { keys: 5, ..Counts::default() };
-        let mut progress = Progress { ended: vec![pass(7, some)], ..Progress::default() };
+        let (ended, caught_up) = (vec![pass(7, some)], Some(false));
+        let mut progress = Progress { ended, caught_up, ..Progress::default() };
         let busy = as_text(&names(), &progress);
         assert!(busy.ends_with("stop its writers and run it once more with --replace"), "{busy}");
         progress.ended.push(pass(9, nothing));
@@ -377,6 +385,19 @@ mod tests {
         assert!(moved.contains("were stopped before that pass began, all is copied"), "{moved}");
         assert!(!moved.contains("the two differ"), "{moved}");
         assert_eq!(as_json(&names(), &progress)["caught_up"], false);
+    }
+
+    /// The story: no member sent its state after the last pass, and the source was said to have later entries.
+    #[test]
+    fn a_source_that_did_not_say_whether_it_changed_is_not_said_to_have_changed() {
+        let some = Counts { keys: 5, written: 5, ..Counts::default() };
+        for counts in [some, Counts { keys: 5, ..Counts::default() }] {
+            let progress = Progress { ended: vec![pass(7, counts)], ..Progress::default() };
+            let text = as_text(&names(), &progress);
+            assert!(text.contains("is not known. To move, stop its writers"), "{text}");
+            assert!(!text.contains("has later entries") && !text.contains("changes on"), "{text}");
+            assert_eq!(as_json(&names(), &progress)["caught_up"], Value::Null);
+        }
     }
 
     #[test]
