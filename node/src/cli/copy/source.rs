@@ -38,6 +38,13 @@ pub(super) struct Source {
     pub(super) prefix: Vec<u8>,
 }
 
+/// Why no member sends its state.
+struct NotSent {
+    why: anyhow::Error,
+    /// One of them sends its state to others, and may send it here soon.
+    is_refused: bool,
+}
+
 /// A state that is being read.
 pub(super) struct Reading {
     endpoint: String,
@@ -48,22 +55,22 @@ pub(super) struct Reading {
 
 impl Source {
     /// The state of the first member that begins to send it. Each sends few at a time, and a backup or an
-    /// earlier pass may be about to end: members that refuse are asked again for a while.
+    /// earlier pass may be about to end: if one of them refuses, all are asked again for a while.
     pub(super) async fn read(&self, values: Values, output: &Output) -> anyhow::Result<Reading> {
         let (began, held) = (Instant::now(), held(&self.prefix, values));
         let mut is_told = false;
         loop {
-            let error = match self.of_one(&held, output).await {
+            let NotSent { why, is_refused } = match self.of_one(&held, output).await {
                 Ok(reading) => return Ok(reading),
-                Err(error) => error,
+                Err(not_sent) => not_sent,
             };
-            if !is_refused(&error) || began.elapsed() >= REFUSED_LIMIT {
-                return Err(error);
+            if !is_refused || began.elapsed() >= REFUSED_LIMIT {
+                return Err(why);
             }
             if !is_told {
                 output.note(
-                    || json!({ "not_sent": format!("{error:#}"), "asking": "again" }),
-                    || format!("no member sends its state now ({error:#}); asking again"),
+                    || json!({ "not_sent": format!("{why:#}"), "asking": "again" }),
+                    || format!("no member sends its state now ({why:#}); asking again"),
                 );
                 is_told = true;
             }
@@ -72,9 +79,11 @@ impl Source {
     }
 
     /// The same, with each member asked once.
-    async fn of_one(&self, held: &[HeldValues], output: &Output) -> anyhow::Result<Reading> {
-        let mut members = senders(&self.client).await.context("--from")?.into_iter();
-        let (mut endpoint, _) = members.next().context("no node to ask")?;
+    async fn of_one(&self, held: &[HeldValues], output: &Output) -> Result<Reading, NotSent> {
+        let members = senders(&self.client).await.context("--from");
+        let mut members = members.map_err(NotSent::other)?.into_iter();
+        let mut errors = Vec::new();
+        let Some((mut endpoint, _)) = members.next() else { return Err(NotSent::by(errors)) };
         loop {
             let error = match self.client.operator().state(&endpoint, held).await {
                 Ok(state) => {
@@ -86,23 +95,39 @@ impl Source {
             if error.is_denied() {
                 let way_out =
                     "--from: a copy needs the roles `operator` and `read` of all keys there";
-                return Err(anyhow::Error::new(error).context(way_out));
+                return Err(NotSent::other(anyhow::Error::new(error).context(way_out)));
             }
             let Some((other, _)) = members.next().filter(|_| may_ask_another(&error)) else {
-                return Err(anyhow::Error::new(error).context("--from"));
+                errors.push(error);
+                return Err(NotSent::by(errors));
             };
             output.note(
                 || json!({ "not_sent_by": endpoint, "why": error.to_string(), "asking": other }),
                 || format!("{endpoint} does not send its state ({error}); asking {other}"),
             );
+            errors.push(error);
             endpoint = other;
         }
     }
 }
 
-/// Whether the last member that was asked sends its state to others.
-fn is_refused(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(cairn_client::Error::Refused { .. }))
+impl NotSent {
+    /// By what all members said that were asked, of which the last one is told.
+    ///
+    /// The story: one member sent its state to others, the next one was down, and the copy ended at once, since
+    /// only the last answer was looked at.
+    fn by(mut errors: Vec<cairn_client::Error>) -> NotSent {
+        let is_refused =
+            errors.iter().any(|error| matches!(error, cairn_client::Error::Refused { .. }));
+        let why = errors.pop().map(anyhow::Error::new);
+        let why = why.unwrap_or_else(|| anyhow::anyhow!("no node to ask"));
+        NotSent { why: why.context("--from"), is_refused }
+    }
+
+    /// What lasts.
+    fn other(why: anyhow::Error) -> NotSent {
+        NotSent { why, is_refused: false }
+    }
 }
 
 /// What the cluster leaves out.
@@ -177,12 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn members_that_refuse_are_asked_again_and_others_are_not() {
-        let of =
-            |error: cairn_client::Error| is_refused(&anyhow::Error::new(error).context("--from"));
-        assert!(of(cairn_client::Error::Refused { message: "to two others".into() }));
-        assert!(!of(cairn_client::Error::NoLeader { tried: Vec::new() }));
-        assert!(!is_refused(&anyhow::anyhow!("something else")));
+    fn members_are_asked_again_if_any_of_them_refuses() {
+        use cairn_client::Error;
+        let refused = || Error::Refused { message: "to two others".into() };
+        let down = || Error::NoLeader { tried: Vec::new() };
+        for (errors, is_refused) in [
+            (vec![refused()], true),
+            (vec![refused(), down()], true),
+            (vec![down(), refused()], true),
+            (vec![down(), down()], false),
+            (Vec::new(), false),
+        ] {
+            let last = errors.last().map_or("no node to ask".to_owned(), Error::to_string);
+            let not_sent = NotSent::by(errors);
+            assert_eq!(not_sent.is_refused, is_refused, "{:#}", not_sent.why);
+            assert_eq!(format!("{:#}", not_sent.why), format!("--from: {last}"));
+        }
+        assert!(!NotSent::other(anyhow::anyhow!("something else")).is_refused);
     }
 
     #[test]
