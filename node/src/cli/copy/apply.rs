@@ -343,8 +343,8 @@ impl Target {
                 None
             }
             (Some(_), Existing::Refuse) => anyhow::bail!(
-                "`{}` got another value at --to meanwhile, from another client; --keep leaves such keys as they are, --replace \
-                 replaces their values",
+                "`{}` has another value at --to than at --from: one of the two was written since they were compared; --keep leaves such \
+                 keys as they are, --replace replaces their values",
                 escape(&put.key)
             ),
         })
@@ -458,7 +458,8 @@ mod tests {
         let mut ended = Ended::default();
         let refused = target(Existing::Refuse).look(put("a\n"), other, &mut ended);
         let error = refused.expect_err("another value").to_string();
-        assert!(error.contains("`a\\n` got another value"), "{error}");
+        assert!(error.starts_with("`a\\n` has another value at --to"), "{error}");
+        assert!(error.contains("one of the two was written since"), "{error}");
         let kept = target(Existing::Keep).look(put("a"), other, &mut ended).expect("it stays");
         assert!(kept.is_none());
         assert_eq!(ended.kept, [(Bytes::from("a"), (1, 2))]);

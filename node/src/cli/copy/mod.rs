@@ -21,10 +21,11 @@ mod source;
 use super::bar;
 use super::bytes_text::{escape, key_bytes};
 use super::connect::time;
-use super::exit::{Exit, UsageError};
+use super::exit::{self, Exit, UsageError};
 use super::output::Output;
 use super::signals::termination;
 use apply::{Counts, Existing, Target};
+use cairn_client::shown;
 use clap::Args;
 use pass::{KNOWN_BYTES_MAX, Known, remembered_bytes, too_many};
 use plan::Plan;
@@ -137,11 +138,23 @@ pub(crate) async fn run(args: CopyArgs, output: &Output) -> anyhow::Result<Exit>
         }
         copied = copying => copied,
     };
-    copied.map_err(|error| match progress.writes {
-        true => error.context(broken_off(&progress)),
-        false => error,
-    })?;
+    copied.map_err(|error| ended_by(error, &progress))?;
     Ok(Exit::Done)
+}
+
+/// What ended the copy, with what is done by then.
+///
+/// The story: no member of the source was ready between two passes, and the exit code said that nothing was changed.
+fn ended_by(error: anyhow::Error, progress: &Progress) -> anyhow::Error {
+    if !progress.writes {
+        return error;
+    }
+    let error = match exit::of(&error) {
+        // It says that nothing was changed. A node may have written part of the text.
+        Exit::ConditionFailed => anyhow::anyhow!("{}", shown::one_line(&format!("{error:#}"))),
+        _ => error,
+    };
+    error.context(broken_off(progress))
 }
 
 async fn copy(
@@ -169,8 +182,8 @@ async fn copy(
     let limits = to.limits().await?;
     let target = Target::new(to, limits, existing);
     let mut known = Known::new(args.passes > 1);
-    progress.writes = true;
     let mut reading = source.read(Values::All, output).await?;
+    progress.writes = true;
     for number in 1..=args.passes {
         let (term, index) = (reading.head().term, reading.head().index);
         known.begin(number);
@@ -398,6 +411,22 @@ mod tests {
             assert!(!text.contains("has later entries") && !text.contains("changes on"), "{text}");
             assert_eq!(as_json(&names(), &progress)["caught_up"], Value::Null);
         }
+    }
+
+    #[test]
+    fn a_copy_that_has_written_does_not_end_with_the_code_of_one_that_changed_nothing() {
+        let not_ready = || anyhow::Error::new(exit::StateError("no member is ready".to_owned()));
+        let mut progress = Progress::default();
+        assert_eq!(exit::of(&ended_by(not_ready(), &progress)), Exit::ConditionFailed);
+        progress.writes = true;
+        let error = ended_by(not_ready(), &progress);
+        assert_eq!(exit::of(&error), Exit::Failed);
+        let text = format!("{error:#}");
+        assert!(text.starts_with("broken off in pass 1: "), "{text}");
+        assert!(text.ends_with("no member is ready"), "{text}");
+        // Others stay.
+        let usage = anyhow::Error::new(UsageError("too many keys".to_owned()));
+        assert_eq!(exit::of(&ended_by(usage, &progress)), Exit::Usage);
     }
 
     #[test]
