@@ -8,9 +8,9 @@
 //! ```
 //!
 //! What holds here: that a copy has caught up is said only if the source, asked after the last pass, had no later
-//! entry than the state that this pass copied; that it has later ones, only if it said so. Nothing is written before all keys are checked, and, unless it was
-//! said what happens to keys that exist, compared. A copy that ends early may be run again: what is there with the
-//! same value is not written again. Nothing is written to the source.
+//! entry than the state that this pass copied; that it has later ones, only if it said so. Nothing is written before
+//! all keys are checked, and, unless it was said what happens to keys that exist, compared. A copy that ends early may
+//! be run again: what is there with the same value is not written again. Nothing is written to the source.
 
 mod apply;
 mod pass;
@@ -144,7 +144,8 @@ pub(crate) async fn run(args: CopyArgs, output: &Output) -> anyhow::Result<Exit>
 
 /// What ended the copy, with what is done by then.
 ///
-/// The story: no member of the source was ready between two passes, and the exit code said that nothing was changed.
+/// The story: no member of the source was ready between two passes, and the exit code said that nothing was
+/// changed.
 fn ended_by(error: anyhow::Error, progress: &Progress) -> anyhow::Error {
     if !progress.writes {
         return error;
