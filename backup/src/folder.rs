@@ -94,22 +94,6 @@ fn objects(folder: &Path, name: &str, is_object: fn(&str, &str) -> bool) -> Resu
     Ok(objects)
 }
 
-/// Whether this path in a folder leads to a file that nobody sees under another backup's name in the folder.
-///
-/// A link to a backup beside it hides nothing. One that leads nowhere has nothing that somebody could need.
-pub(crate) fn is_hidden(folder: &Path, path: &str, is_name: fn(&str) -> bool) -> Result<bool> {
-    let leads_to = match folder.join(path).canonicalize() {
-        Ok(leads_to) => leads_to,
-        // Something is there, and its name cannot be told.
-        Err(error) => return Ok(error.kind() == ErrorKind::PermissionDenied),
-    };
-    let file = path.split_once('/').map(|(_, file)| file);
-    let beside = leads_to.strip_prefix(folder.canonicalize()?).ok().and_then(Path::to_str);
-    let seen_as = beside.and_then(|beside| beside.split_once('/'));
-    let is_seen = seen_as.is_some_and(|(name, at)| is_name(name) && file == Some(at));
-    Ok(!is_seen)
-}
-
 /// The first link on the way from a folder to this path in it.
 pub(crate) fn link_in(folder: &Path, path: &str) -> Result<Option<PathBuf>> {
     let mut at = folder.to_owned();

@@ -19,6 +19,7 @@ mod fetch;
 mod folder;
 mod keys;
 mod latest;
+mod links;
 mod manifest;
 mod prune;
 mod read;

@@ -11,7 +11,8 @@
 //! fails, nothing is removed. What a schedule removes, of its own cluster alone, is in `own`.
 //!
 //! Nothing goes of a folder with a symbolic link in it, and what its manifest names stays too. Where a manifest is
-//! behind a link that leads elsewhere, nothing is removed: nobody knows what it needs.
+//! behind a link that leads elsewhere, or of which the system does not say in time where it leads, nothing is removed: nobody
+//! knows what it needs.
 
 mod kept;
 mod own;
@@ -21,7 +22,9 @@ use self::own::{Counted, OwnHeads, of_one_history};
 use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
-use crate::target::{Found, Survey, Target, first_records, folder_of, manifest_path, removed_path};
+use crate::target::{
+    Found, Survey, Target, first_records, folder_of, is_manifest, manifest_path, removed_path,
+};
 use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -150,8 +153,8 @@ impl Plan {
             }
             Which::Own(_) => Vec::new(),
         };
-        let Survey { found, linked } = target.survey().await?;
-        let named = without_hidden(target, &linked, named).await?;
+        let Survey { found, folder_links, object_links } = target.survey().await?;
+        let named = without_hidden(target, &folder_links, &object_links, named).await?;
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
@@ -307,14 +310,17 @@ fn rank(path: &str) -> (bool, bool) {
 /// that it counts for nothing.
 async fn without_hidden(
     target: &Target,
-    linked: &[String],
+    folder_links: &[String],
+    object_links: &[String],
     mut named: Vec<String>,
 ) -> Result<Vec<String>> {
-    for link in linked {
-        if !target.hides_manifest(link).await? {
+    let by_folder = folder_links.iter().map(|name| (name.as_str(), true));
+    let manifests = object_links.iter().filter(|path| is_manifest(path));
+    for (link, by_folder) in by_folder.chain(manifests.map(|path| (folder_of(path), false))) {
+        if !target.hides_manifest(link, by_folder).await? {
             continue;
         }
-        if !named.contains(link) {
+        if !named.iter().any(|name| name == link) {
             target.follow_no_link(&manifest_path(link)).await?;
         }
         named.retain(|name| name != link);

@@ -7,6 +7,7 @@
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
 use crate::folder::{self, Listed};
+use crate::links::{self, Led};
 use crate::shown::{excerpt, redacted_url};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -34,6 +35,12 @@ pub(crate) fn is_name(name: &str) -> bool {
 /// Where the manifest of a backup is: with it the backup is finished.
 pub(crate) fn manifest_path(name: &str) -> String {
     format!("{name}/manifest")
+}
+
+/// Whether this may be the path of a manifest.
+pub(crate) fn is_manifest(path: &str) -> bool {
+    let name = folder_of(path);
+    is_name(name) && path == manifest_path(name)
 }
 
 /// Where the head of a backup is: its first object.
@@ -113,8 +120,10 @@ pub struct Found {
 pub(crate) struct Survey {
     /// By the name of its backup, also with links in it.
     pub(crate) found: BTreeMap<String, Found>,
-    /// The names of backups whose manifest may be behind a link.
-    pub(crate) linked: Vec<String>,
+    /// The names of links that stand where the folder of a backup may be.
+    pub(crate) folder_links: Vec<String>,
+    /// The paths of links that stand where an object of a backup may be.
+    pub(crate) object_links: Vec<String>,
 }
 
 impl Found {
@@ -333,11 +342,24 @@ impl Target {
         }
     }
 
-    /// Whether the manifest of this name is behind a link that leads elsewhere, so that nobody knows what is needed.
-    pub(crate) async fn hides_manifest(&self, name: &str) -> Result<bool> {
-        let Place::Folder(folder) = &self.place else { return Ok(false) };
-        let (folder, path) = (folder.clone(), manifest_path(name));
-        self.blocking(move || folder::is_hidden(&folder, &path, is_name)).await
+    /// Where a link on this path in a folder leads.
+    async fn led(&self, path: &str) -> Result<Led> {
+        let Place::Folder(folder) = &self.place else { return Ok(Led::Nowhere) };
+        links::led(folder, path).await.map_err(|error| {
+            let source = format!("where `{path}` leads cannot be told: {error}").into();
+            self.failed(object_store::Error::Generic { store: "folder", source })
+        })
+    }
+
+    /// Whether the manifest of this name is behind a link, and nobody knows what it needs. A folder's link to a backup beside it
+    /// hides nothing: that one says itself what it needs. A manifest is that of one name, so a link in its place never does.
+    /// What leads nowhere has nothing that somebody could need.
+    pub(crate) async fn hides_manifest(&self, name: &str, by_folder: bool) -> Result<bool> {
+        Ok(match self.led(&manifest_path(name)).await? {
+            Led::Nowhere => false,
+            Led::Within(path) => !by_folder || !is_manifest(&path),
+            Led::Away | Led::Unknown => true,
+        })
     }
 
     /// Calls the system for a folder: it may wait for ever.
@@ -364,20 +386,18 @@ impl Target {
 
     /// The same, with the folders in which a link is, and the names of links.
     pub(crate) async fn survey(&self) -> Result<Survey> {
-        let (mut found, mut linked) = (BTreeMap::new(), Vec::new());
+        let mut found = BTreeMap::new();
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
             let listing = self.blocking(move || folder::list(&folder, is_name, is_written)).await?;
-            linked = listing.links;
+            let mut object_links = Vec::new();
             for (name, objects) in listing.folders {
-                if objects.links.contains(&manifest_path(&name)) {
-                    linked.push(name.clone());
-                }
                 let has_links = !objects.links.is_empty();
+                object_links.extend(objects.links);
                 let of_name = Found::of(&name, objects.files);
                 found.extend(of_name.map(|of_name| (name, Found { has_links, ..of_name })));
             }
-            return Ok(Survey { found, linked });
+            return Ok(Survey { found, folder_links: listing.links, object_links });
         }
         for folder in self.list(None).await?.common_prefixes {
             let name = folder.as_ref().to_owned();
@@ -387,7 +407,7 @@ impl Target {
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
         }
-        Ok(Survey { found, linked })
+        Ok(Survey { found, folder_links: Vec::new(), object_links: Vec::new() })
     }
 
     async fn list(&self, folder: Option<&Path>) -> Result<ListResult> {

@@ -204,3 +204,27 @@ fn where_a_manifest_is_behind_a_link_that_leads_elsewhere_nothing_is_removed() {
         cluster.check(&target, "b2").await;
     });
 }
+
+/// The story: a link stood in the place of a manifest, and led to that of the backup beside it. It counted as a link to that backup,
+/// so what the backup itself needed was needed by nobody, and a prune removed it.
+#[test]
+fn a_link_to_the_manifest_of_another_backup_is_none_to_that_backup() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(76);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(50);
+        cluster.save(&target, "b1", Some("b0")).await;
+        let then = cluster.keys.clone();
+        cluster.work(10);
+        cluster.save(&target, "b2", None).await;
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = elsewhere.path().join("manifest");
+        let manifest = place.path().join("b1/manifest");
+        fs::rename(&manifest, &other).unwrap();
+        symlink("../b2/manifest", &manifest).unwrap();
+        let said = refused(prune_own(&target, &ONE, &OWN, later()).await);
+        assert!(said.contains("b1/manifest` is a symbolic link"), "{said}");
+        move_back(&place, "b1/manifest", &other);
+        check(&then, &target, "b1").await;
+    });
+}
