@@ -10,7 +10,8 @@
 //! folder without a head or a manifest that can be read is no backup's, and is not touched. If reading
 //! fails, nothing is removed. What a schedule removes, of its own cluster alone, is in `own`.
 //!
-//! Nothing goes of a folder with a symbolic link in it, and what its manifest names stays too. Where a manifest is
+//! Nothing goes of a folder with a symbolic link in it, and what its manifest names stays too, and so does an object of another
+//! backup to which such a link leads. Where a manifest is
 //! behind a link that leads elsewhere, or of which the system does not say in time where it leads, nothing is removed: nobody
 //! knows what it needs.
 
@@ -155,6 +156,7 @@ impl Plan {
         };
         let Survey { found, folder_links, object_links } = target.survey().await?;
         let named = without_hidden(target, &folder_links, &object_links, named).await?;
+        let stood_for = target.led_to(&object_links).await?;
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
@@ -167,7 +169,7 @@ impl Plan {
             }
         }
         let numbers = Numbers::of(&found);
-        let mut staying = Staying::load(target, &found, &numbers, &named).await?;
+        let mut staying = Staying::load(target, &found, &numbers, &named, stood_for).await?;
         let mut goes: Vec<String> = named.clone();
         let under_way = under_way(&found, &heads, now);
         let bases: BTreeSet<&String> =

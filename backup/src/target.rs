@@ -17,7 +17,7 @@ use object_store::{
     GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
 };
 use real_tokio::task::spawn_blocking;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -371,6 +371,24 @@ impl Target {
         done.map_err(|error| {
             self.failed(object_store::Error::Generic { store: "folder", source: error.into() })
         })
+    }
+
+    /// The paths in this folder to which these links lead: what they stand for is there.
+    ///
+    /// # Errors
+    /// [`Error::Link`], of one of which the system does not say in time where it leads; [`Error::Store`].
+    pub(crate) async fn led_to(&self, links: &[String]) -> Result<BTreeSet<String>> {
+        let mut paths = BTreeSet::new();
+        for link in links {
+            match self.led(link).await? {
+                Led::Within(path) => {
+                    paths.insert(path);
+                }
+                Led::Unknown => self.follow_no_link(link).await?,
+                Led::Nowhere | Led::Away => {}
+            }
+        }
+        Ok(paths)
     }
 
     /// Everything at the target, by the name of its backup. What no backup wrote is left out, and a folder that is a

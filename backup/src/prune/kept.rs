@@ -2,7 +2,7 @@
 //!
 //! What holds here: one manifest is in memory at a time. What is kept of each are runs of numbers: there may be hundreds of
 //! backups that need the same tens of thousands of objects. A backup with a symbolic link in its folder is in no list, and what
-//! its manifest names is needed all the same.
+//! its manifest names is needed all the same, and so is an object for which such a link stands.
 
 use crate::error::Result;
 use crate::manifest::{Head, Manifest};
@@ -70,17 +70,20 @@ pub(super) struct Staying {
     pub(super) listed: BTreeMap<String, Kept>,
     /// Those in whose folders a link is.
     apart: BTreeMap<String, Kept>,
+    /// Objects to which links in such folders lead.
+    stood_for: BTreeSet<String>,
 }
 
 impl Staying {
-    /// All that are found, but for these.
+    /// All that are found, but for some. `stood_for` are the objects to which links lead.
     pub(super) async fn load(
         target: &Target,
         found: &BTreeMap<String, Found>,
         numbers: &Numbers<'_>,
         without: &[String],
+        stood_for: BTreeSet<String>,
     ) -> Result<Staying> {
-        let mut staying = Staying { listed: BTreeMap::new(), apart: BTreeMap::new() };
+        let mut staying = Staying { listed: BTreeMap::new(), apart: BTreeMap::new(), stood_for };
         for (name, found) in found {
             if !found.finished || without.contains(name) {
                 continue;
@@ -120,13 +123,15 @@ impl Rest {
         may_go: impl Fn(&String) -> bool,
     ) -> Rest {
         let needed = Needed::by(staying, numbers);
-        let folders: BTreeSet<&String> = staying.all().flat_map(|kept| &kept.folders).collect();
+        let of_kept = staying.all().flat_map(|kept| &kept.folders).map(String::as_str);
+        let of_links = staying.stood_for.iter().map(|path| folder_of(path));
+        let folders: BTreeSet<&str> = of_kept.chain(of_links).collect();
         let mut rest = Rest::default();
         for (name, found) in found {
             if found.has_links || staying.has(name) || !may_go(name) {
                 continue;
             }
-            let has_needed = folders.contains(name);
+            let has_needed = folders.contains(name.as_str());
             rest.ended.push((name.clone(), !has_needed));
             let (head, removed) = (head_path(name), removed_path(name));
             for (path, bytes) in &found.objects {
@@ -152,6 +157,12 @@ impl<'a> Needed<'a> {
         for run in staying.all().flat_map(|kept| &kept.needs.0) {
             if let Some(part) = is_needed.get_mut(index(run.start)..index(run.end)) {
                 part.fill(true);
+            }
+        }
+        let stood_for = staying.stood_for.iter().filter_map(|path| numbers.0.get(path.as_str()));
+        for number in stood_for {
+            if let Some(needed) = is_needed.get_mut(index(*number)) {
+                *needed = true;
             }
         }
         Needed { numbers, is_needed }
@@ -217,7 +228,7 @@ mod tests {
         assert_eq!(gaps.needs.0, vec![0..7, 8..OBJECTS - 1]);
 
         let listed = [("b1".to_owned(), gaps)].into();
-        let staying = Staying { listed, apart: BTreeMap::new() };
+        let staying = Staying { listed, apart: BTreeMap::new(), stood_for: BTreeSet::new() };
         let rest = Rest::of(&found, &numbers, &staying, |_| true);
         let left: Vec<&str> = rest.objects.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(left, [object(7).path, object(OBJECTS - 1).path]);

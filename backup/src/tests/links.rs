@@ -228,3 +228,32 @@ fn a_link_to_the_manifest_of_another_backup_is_none_to_that_backup() {
         check(&then, &target, "b1").await;
     });
 }
+
+/// The story: two backups had the same values, and somebody put a link to those of the one in the place of those of the other. No manifest
+/// that stayed named them, a prune removed them, and the link led nowhere.
+#[test]
+fn an_object_to_which_a_link_of_another_backup_leads_stays() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(77);
+        let same = cluster.save(&target, "b0", None).await.values[0].path.clone();
+        let linked = cluster.save(&target, "b1", None).await.values[0].path.clone();
+        let then = cluster.keys.clone();
+        cluster.work(10);
+        cluster.save(&target, "b2", None).await;
+        let (same, link) = (place.path().join(same), place.path().join(linked));
+        fs::remove_file(&link).unwrap();
+        symlink(Path::new("..").join(same.strip_prefix(place.path()).unwrap()), &link).unwrap();
+
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        assert!(pruned.objects > 0 && same.exists(), "{pruned:?}");
+        // It is as it was once the link is replaced by what it leads to.
+        fs::remove_file(&link).unwrap();
+        fs::copy(&same, &link).unwrap();
+        check(&then, &target, "b1").await;
+        let pruned = prune_own(&target, &ONE, &OWN, later()).await.unwrap();
+        assert_eq!(pruned.backups, ["b1"]);
+        assert!(place.is_empty("b0") && place.is_empty("b1"));
+        cluster.check(&target, "b2").await;
+    });
+}
