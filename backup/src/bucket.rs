@@ -205,10 +205,16 @@ impl Bucket {
         };
         let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if name.is_empty() || !name.bytes().all(usual) {
+        // A token that was copied with a URL would be in every line that names the target.
+        if name.is_empty() || !name.bytes().all(usual) || prefix.contains('?') {
             return Err(format!("expected {scheme}://BUCKET or {scheme}://BUCKET/PREFIX"));
         }
-        let prefix = Path::parse(prefix).map_err(|error| error.to_string())?;
+        // What the library says has the whole prefix in it.
+        let prefix = Path::parse(prefix).map_err(|_| {
+            format!(
+                "expected {scheme}://BUCKET/PREFIX without an empty part, `.`, `..` or a control character in the prefix"
+            )
+        })?;
         let limits = limits.unwrap_or(Limits::USUAL);
         let own = |(name, _): &(String, String)| name.starts_with(provider.variables);
         let variables: Vec<(String, String)> = variables.into_iter().collect();

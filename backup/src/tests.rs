@@ -344,7 +344,8 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
         ("s3://", "expected s3://BUCKET"),
         ("s3:///shop", "expected s3://BUCKET or s3://BUCKET/PREFIX"),
         ("gs://key@backups/shop", "expected gs://BUCKET"),
-        ("s3://backups/of//shop", "empty"),
+        ("s3://backups/of//shop", "without an empty part"),
+        ("s3://backups/of/../shop", "without an empty part, `.`, `..` or"),
     ] {
         let error = Target::make(text).err().unwrap().to_string();
         assert!(error.contains(what), "{error}");
@@ -359,6 +360,22 @@ fn a_target_that_is_none_is_refused_with_the_way_out() {
         assert!(error.contains("://…@backups/shop`"), "{error}");
         assert!(!error.contains("cret"), "{error}");
     }
+}
+
+/// The story: a target was copied from a browser, with a token behind it. It was taken, and the token stood in every error and log line
+/// that named the target; where its prefix was no path, in what the library said, too.
+#[test]
+fn a_target_with_a_query_is_refused_and_its_token_is_not_shown() {
+    for text in
+        ["az://backups/shop?sig=secret", "s3://backups/of//shop?sig=secret", "gs://b?secret"]
+    {
+        let error = Target::open(text).err().unwrap().to_string();
+        assert!(error.contains("?…`") && error.contains("://BUCKET/PREFIX"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+    // A folder may have such a name.
+    let root = tempfile::tempdir().unwrap();
+    assert!(Target::make(root.path().join("a?b").to_str().unwrap()).is_ok());
 }
 
 /// A prune removes what was broken off a day ago, and does not see a save that begins to build on it.

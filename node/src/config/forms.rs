@@ -38,7 +38,9 @@ pub(super) fn check_target(text: &str) -> Result<(), String> {
         Some((scheme, rest)) => {
             let bucket = rest.split('/').next().unwrap_or_default();
             // A name and a secret before an `@` would be in every line that names the target.
-            SCHEMES.contains(&scheme) && !bucket.is_empty() && !bucket.contains(['@', ':'])
+            let is_named = !bucket.is_empty() && !bucket.contains(['@', ':']);
+            // So would a token behind a `?`.
+            SCHEMES.contains(&scheme) && is_named && !rest.contains('?')
         }
         // Each member may have been started elsewhere.
         None => text.starts_with('/') || text == "none",

@@ -460,6 +460,10 @@ fn a_schedule_of_backups_that_cannot_be_kept_is_refused_with_the_way_out() {
             "target = \"s3://AKIA:secret@bucket\"",
             "credentials of a bucket stand in the environment",
         ),
+        (
+            "target = \"az://container/prefix?sig=secret\"",
+            "`…` is not a value for `backup.target`: expected a folder as /absolute",
+        ),
         ("target = \"/a\\u001b[2J\"", "without control characters"),
         (
             "encrypt_to = \"ssh-ed25519 AAAA\"",
