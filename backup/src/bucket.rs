@@ -87,12 +87,15 @@ const ROLES: [&str; 4] =
     ["/latest/api/token", "169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
 /// The variables that hold the URL of a server.
-const ENDPOINTS: [&str; 10] = [
+const ENDPOINTS: [&str; 13] = [
     "AWS_ENDPOINT",
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL_STS",
     "AWS_METADATA_ENDPOINT",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AZURE_AUTHORITY_HOST",
+    "AZURE_STORAGE_AUTHORITY_HOST",
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
     "AZURE_IDENTITY_ENDPOINT",
@@ -102,6 +105,15 @@ const ENDPOINTS: [&str; 10] = [
 
 /// The variables that become a part of a server's name.
 const HOST_PARTS: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "AZURE_STORAGE_ACCOUNT_NAME"];
+/// The variable that holds what follows the name of a server that gives credentials.
+const OF_ROLE: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+/// The variables that become a part of a path.
+const PATH_PARTS: [&str; 4] = [
+    "AZURE_TENANT_ID",
+    "AZURE_STORAGE_TENANT_ID",
+    "AZURE_AUTHORITY_ID",
+    "AZURE_STORAGE_AUTHORITY_ID",
+];
 /// The variable that holds a whole file.
 const FILE: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
 
@@ -162,6 +174,17 @@ impl Provider {
         }
         if ENDPOINTS.contains(&known.as_str()) {
             return is_no_url(value).map(|why| format!("{name} is no URL: {why}"));
+        }
+        if known == OF_ROLE {
+            let why = match value.starts_with('/') {
+                true => is_no_url(&format!("http://169.254.170.2{value}")),
+                false => Some("expected a path from / on".into()),
+            };
+            return why.map(|why| format!("{name} is no path of a URL: {why}"));
+        }
+        if PATH_PARTS.contains(&known.as_str()) {
+            let why = is_no_url(&format!("https://login.example/{value}/oauth2"));
+            return why.map(|why| format!("{name} cannot be in a URL: {why}"));
         }
         let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let is_part = || {

@@ -278,6 +278,17 @@ fn a_variable_that_the_store_would_panic_at_is_refused_by_its_name() {
         ("az://of/shop", "AZURE_STORAGE_ACCOUNT_NAME", "hush\"hush", host),
         ("az://of/shop", "AZURE_STORAGE_SAS_TOKEN", "sig=hush\n", control),
         ("gs://of/shop", "GOOGLE_APPLICATION_CREDENTIALS", "/hush\n", control),
+        // Those by which a role is asked for.
+        (TEXT, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://hush hush/", " is no URL: "),
+        (TEXT, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "hush", " is no URL: "),
+        (TEXT, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/hu sh", " is no path of a URL: "),
+        (TEXT, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "hush", "expected a path from / on"),
+        ("az://of/shop", "AZURE_AUTHORITY_HOST", "login.hush", " is no URL: "),
+        ("az://of/shop", "AZURE_STORAGE_AUTHORITY_HOST", "https://hu sh", " is no URL: "),
+        ("az://of/shop", "AZURE_TENANT_ID", "hu sh", "cannot be in a URL"),
+        ("az://of/shop", "AZURE_STORAGE_TENANT_ID", "hu sh", "cannot be in a URL"),
+        ("az://of/shop", "AZURE_AUTHORITY_ID", "hu sh", "cannot be in a URL"),
+        ("az://of/shop", "AZURE_STORAGE_AUTHORITY_ID", "hu sh", "cannot be in a URL"),
     ] {
         let refused = Target::bucket(target, with(name, value), None).err().unwrap().to_string();
         assert!(refused.contains(&format!("{name} ")) && refused.contains(what), "{refused}");
@@ -286,6 +297,8 @@ fn a_variable_that_the_store_would_panic_at_is_refused_by_its_name() {
     for (name, value) in [
         ("AWS_REGION", "eu-central-1"),
         ("AWS_DEFAULT_REGION", "RegionOne"),
+        ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials/4-2?of=shop"),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.23/v1/credentials"),
         // Of other tools.
         ("AWS_NOTES", "two\nlines"),
         ("AZURE_STORAGE_SAS_TOKEN", "two\nlines"),
