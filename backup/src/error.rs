@@ -32,6 +32,16 @@ pub enum Error {
         /// The link.
         path: String,
     },
+    /// A folder with the name of a backup may not be read.
+    #[error(
+        "folder `{path}` cannot be read ({why}), and may be a backup: let this user read it, or put it elsewhere"
+    )]
+    Unreadable {
+        /// The folder.
+        path: String,
+        /// What the system says.
+        why: String,
+    },
     /// An object is longer than one of its kind can be.
     #[error(
         "`{path}` has {bytes} bytes, and no backup wrote more than {most} there: no backup wrote it, or it is damaged"

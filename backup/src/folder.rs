@@ -3,10 +3,10 @@
 //! What holds here: no symbolic link is followed. A folder that is one has nothing of ours. Nor has a folder with one
 //! where an object should be: somebody put it there, so nobody knows what else is as it was, and it is left alone as a
 //! whole. The folder for backups itself may be a link: the configuration names it. What has no backup's name is not
-//! opened: other programs' folders may be beside the backups, and refuse.
+//! opened: other programs' folders may be beside the backups, and refuse. A folder with such a name that refuses is named apart.
 
-use std::fs::{read_dir, symlink_metadata};
-use std::io::{ErrorKind, Result};
+use std::fs::{read_dir, remove_file, symlink_metadata};
+use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -26,6 +26,15 @@ pub(crate) struct Listing {
     pub(crate) folders: Vec<(String, Objects)>,
     /// The names of links that stand where a folder may be.
     pub(crate) links: Vec<String>,
+    /// The folders that this process may not read.
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// A folder with a backup's name that this process may not read.
+pub(crate) struct Unreadable {
+    pub(crate) name: String,
+    /// What the system says.
+    pub(crate) why: String,
 }
 
 /// What is in a folder with a backup's name.
@@ -58,11 +67,27 @@ pub(crate) fn list(
         if kind.is_symlink() {
             listing.links.push(name);
         } else if kind.is_dir() {
-            let objects = objects(&entry.path(), &name, is_object)?;
-            listing.folders.push((name, objects));
+            match objects(&entry.path(), &name, is_object) {
+                Ok(objects) => listing.folders.push((name, objects)),
+                Err(error) => listing.unreadable.push(unreadable(&entry.path(), name, &error)?),
+            }
         }
     }
     Ok(listing)
+}
+
+/// That this process may not read a folder. Any other error may be one of the moment: whoever goes on without the folder would take
+/// the backup for one that is gone.
+fn unreadable(folder: &Path, name: String, error: &Error) -> Result<Unreadable> {
+    match error.kind() {
+        ErrorKind::PermissionDenied => Ok(Unreadable { name, why: error.to_string() }),
+        _ => Err(named(folder, error)),
+    }
+}
+
+/// The error, with the path at which it was.
+fn named(path: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("`{}`: {error}", path.display()))
 }
 
 /// Nothing, if the folder is gone.
@@ -107,16 +132,57 @@ pub(crate) fn link_in(folder: &Path, path: &str) -> Result<Option<PathBuf>> {
             {
                 return Ok(None);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(named(&at, &error)),
         }
     }
     Ok(None)
 }
 
+/// Removes the files of this name that a killed save left unfinished.
+pub(crate) fn remove_unfinished(
+    folder: &Path,
+    name: &str,
+    is_object: fn(&str, &str) -> bool,
+) -> Result<()> {
+    let entries = match read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let file = entry.file_name();
+        let Some((file, number)) = file.to_str().and_then(|file| file.split_once('#')) else {
+            continue;
+        };
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let unfinished = is_number && is_object(&format!("{name}/{file}"), name);
+        if !unfinished || !entry.file_type()?.is_file() {
+            continue;
+        }
+        match remove_file(entry.path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use std::fs::{create_dir, write};
+
+    #[test]
+    fn only_a_folder_that_may_not_be_read_is_left_out_and_each_other_error_names_it() {
+        let folder = Path::new("/backups/b0");
+        let of = |error: Errno| unreadable(folder, "b0".into(), &error.into());
+        assert_eq!(of(Errno::ACCESS).unwrap().name, "b0");
+        for failed in [Errno::STALE, Errno::IO, Errno::NOTCONN] {
+            let said = of(failed).err().unwrap().to_string();
+            assert!(said.starts_with("`/backups/b0`: "), "{said}");
+        }
+    }
 
     /// The story: a target was a mount point. Its `lost+found` is its administrator's alone, and every save, list and prune
     /// failed there with "permission denied".

@@ -50,6 +50,7 @@ pub async fn latest(target: &Target, of: Option<OfCluster<'_>>, now: SystemTime)
             Ok(candidate) => found.push(candidate),
             // The newest one may be among those that cannot be read now.
             Err(failed @ Error::Store { .. }) => return Err(failed),
+            // What can never be read keeps nobody from saving.
             Err(_) if of.is_some() => {}
             Err(error) => return Err(error),
         }

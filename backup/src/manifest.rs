@@ -4,9 +4,12 @@
 
 use crate::encryption::MORE_BYTES_MAX;
 use crate::error::{Error, Result};
+use crate::folder::Unreadable;
 use crate::keys::are_recipients;
 use crate::shown::excerpt;
-use crate::target::{Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path};
+use crate::target::{
+    Survey, Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -320,7 +323,7 @@ impl Manifest {
     }
 
     /// The finished backups at a target by name, each with what is kept of its manifest, or what is wrong with it.
-    /// One manifest is in memory at a time. One that a prune removes meanwhile is none.
+    /// One manifest is in memory at a time. One that a prune removes meanwhile is none. A folder that may not be read may be one.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -328,13 +331,19 @@ impl Manifest {
         target: &Target,
         keep: impl Fn(Manifest) -> T,
     ) -> Result<Vec<(String, Result<T>)>> {
-        let mut listed = Vec::new();
-        for (name, _) in target.find().await?.into_iter().filter(|(_, found)| found.finished) {
+        let Survey { found, unreadable, .. } = target.survey().await?;
+        let refused = |folder: &Unreadable| (folder.name.clone(), Err(target.unreadable(folder)));
+        let mut listed: Vec<(String, Result<T>)> = unreadable.iter().map(refused).collect();
+        for (name, found) in found {
+            if !found.finished || found.has_links {
+                continue;
+            }
             match Manifest::load(target, &name).await {
                 Err(Error::Missing { .. }) => {}
                 manifest => listed.push((name, manifest.map(&keep))),
             }
         }
+        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(listed)
     }
 

@@ -77,7 +77,7 @@ pub struct Pruned {
 /// [`Error::Missing`], of one that is named; [`Error::Link`], of one that is named, or of a manifest that is elsewhere and
 /// not named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
 /// to stay: what it needs is not known, so name it or put it right; [`Error::Newer`] and
-/// [`Error::TooLong`], of a manifest too; [`Error::Store`].
+/// [`Error::TooLong`], of a manifest too; [`Error::Unreadable`]; [`Error::Store`].
 pub async fn prune(
     target: &Target,
     keep: &Keep,
@@ -154,7 +154,8 @@ impl Plan {
             }
             Which::Own(_) => Vec::new(),
         };
-        let Survey { found, folder_links, object_links } = target.survey().await?;
+        let Survey { found, folder_links, object_links, .. } =
+            target.survey().await?.readable(target)?;
         let named = without_hidden(target, &folder_links, &object_links, named).await?;
         let stood_for = target.led_to(&object_links).await?;
         let seen = found.clone();
@@ -272,7 +273,7 @@ impl Plan {
     /// Backups that began since it was made, or went on though nobody wrote there for a day by this clock.
     /// They may need what is to go.
     async fn began(&self, target: &Target) -> Result<Vec<String>> {
-        let found = target.survey().await?.found;
+        let found = target.survey().await?.readable(target)?.found;
         let goes_on = |name: &String, found: &Found| {
             let was = self.seen.get(name);
             was.is_none_or(|was| found.finished && !was.finished || found.latest > was.latest)

@@ -6,7 +6,7 @@
 
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
-use crate::folder::{self, Listed};
+use crate::folder::{self, Listed, Listing, Unreadable};
 use crate::links::{self, Led};
 use crate::shown::{excerpt, redacted_url};
 use bytes::{Bytes, BytesMut};
@@ -18,7 +18,6 @@ use object_store::{
 };
 use real_tokio::task::spawn_blocking;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -124,6 +123,21 @@ pub(crate) struct Survey {
     pub(crate) folder_links: Vec<String>,
     /// The paths of links that stand where an object of a backup may be.
     pub(crate) object_links: Vec<String>,
+    /// The folders with the names of backups that this process may not read.
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+impl Survey {
+    /// The same, if nothing is left out.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`].
+    pub(crate) fn readable(self, target: &Target) -> Result<Survey> {
+        match self.unreadable.first() {
+            Some(first) => Err(target.unreadable(first)),
+            None => Ok(self),
+        }
+    }
 }
 
 impl Found {
@@ -231,6 +245,11 @@ impl Target {
         }
     }
 
+    pub(crate) fn unreadable(&self, folder: &Unreadable) -> Error {
+        let Unreadable { name, why } = folder;
+        Error::Unreadable { path: format!("{}/{name}", self.text), why: why.clone() }
+    }
+
     fn is_missing(&self, error: &object_store::Error) -> bool {
         match self.in_bucket() {
             Some(bucket) => bucket.is_missing(error),
@@ -329,7 +348,7 @@ impl Target {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
         self.follow_no_link(name).await?;
         let (folder, name) = (folder.join(name), name.to_owned());
-        self.blocking(move || remove_unfinished(&folder, &name)).await
+        self.blocking(move || folder::remove_unfinished(&folder, &name, is_written)).await
     }
 
     /// Refuses a path in a folder that leads elsewhere.
@@ -391,8 +410,8 @@ impl Target {
         Ok(paths)
     }
 
-    /// Everything at the target, by the name of its backup. What no backup wrote is left out, and a folder that is a
-    /// symbolic link, or has one where an object should be.
+    /// Everything at the target, by the name of its backup. What no backup wrote is left out, and so is a folder that
+    /// is a symbolic link, has one where an object should be, or may not be read.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -402,20 +421,21 @@ impl Target {
         Ok(found)
     }
 
-    /// The same, with the folders in which a link is, and the names of links.
+    /// The same, with the folders in which a link is, and the names of links and of folders that may not be read.
     pub(crate) async fn survey(&self) -> Result<Survey> {
         let mut found = BTreeMap::new();
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
             let listing = self.blocking(move || folder::list(&folder, is_name, is_written)).await?;
+            let Listing { folders, links: folder_links, unreadable } = listing;
             let mut object_links = Vec::new();
-            for (name, objects) in listing.folders {
+            for (name, objects) in folders {
                 let has_links = !objects.links.is_empty();
                 object_links.extend(objects.links);
                 let of_name = Found::of(&name, objects.files);
                 found.extend(of_name.map(|of_name| (name, Found { has_links, ..of_name })));
             }
-            return Ok(Survey { found, folder_links: listing.links, object_links });
+            return Ok(Survey { found, folder_links, object_links, unreadable });
         }
         for folder in self.list(None).await?.common_prefixes {
             let name = folder.as_ref().to_owned();
@@ -425,7 +445,8 @@ impl Target {
                 found.extend(of_name.map(|of_name| (name, of_name)));
             }
         }
-        Ok(Survey { found, folder_links: Vec::new(), object_links: Vec::new() })
+        let (folder_links, object_links, unreadable) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Survey { found, folder_links, object_links, unreadable })
     }
 
     async fn list(&self, folder: Option<&Path>) -> Result<ListResult> {
@@ -467,28 +488,4 @@ async fn read(
         }
     }
     Ok(Ok(bytes.freeze()))
-}
-
-fn remove_unfinished(folder: &std::path::Path, name: &str) -> std::io::Result<()> {
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let file = entry.file_name();
-        let Some((file, number)) = file.to_str().and_then(|file| file.split_once('#')) else {
-            continue;
-        };
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let unfinished = is_number && is_written(&format!("{name}/{file}"), name);
-        if !unfinished || !entry.file_type()?.is_file() {
-            continue;
-        }
-        match std::fs::remove_file(entry.path()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed?,
-        }
-    }
-    Ok(())
 }

@@ -8,6 +8,7 @@ mod clusters;
 mod damage;
 mod encryption;
 mod ends;
+mod foreign;
 mod links;
 mod own;
 mod planted;

@@ -3,7 +3,7 @@
 use super::{NamedArgs, TargetArgs, as_json, opened, time_text};
 use crate::cli::exit::Exit;
 use crate::cli::output::{Output, table_with_notes};
-use cairn_backup::{Overview, Target};
+use cairn_backup::{Error, Overview, Target};
 use cairn_client::proto::generation_text;
 use cairn_node::config::format_size;
 use serde_json::json;
@@ -50,7 +50,9 @@ pub(super) async fn list(args: TargetArgs, output: &Output) -> anyhow::Result<Ex
                         ])
                     }
                     Err(error) => {
-                        rows.push(vec![name.clone(), "damaged".into()]);
+                        let is_unreadable = matches!(error, Error::Unreadable { .. });
+                        let state = if is_unreadable { "unreadable" } else { "damaged" };
+                        rows.push(vec![name.clone(), state.into()]);
                         notes.push(error.to_string());
                     }
                 }

@@ -1,0 +1,71 @@
+//! What stands in a folder under the name of a backup, and cannot be read as one.
+
+use super::*;
+use crate::{OfCluster, Overview, Own, ended_last, latest, prune_own};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+
+/// Runs a test with a folder by a thread that may read only what its user may, also if that is root.
+fn run_without_privileges(test: impl AsyncFn(Place, Target) + Send + 'static) {
+    let restricted = std::thread::spawn(move || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+        set_capabilities(None, sets).unwrap();
+        run_in_folder(test);
+    });
+    restricted.join().unwrap();
+}
+
+/// The story: somebody saved as another user than the service. No backup was saved any more, also by the schedule, and the error named no
+/// folder.
+#[test]
+fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_removing() {
+    run_without_privileges(async |place, target| {
+        let mut cluster = Cluster::new(81);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        cluster.save(&target, "b1", Some("b0")).await;
+        let then = cluster.keys.clone();
+        let path = place.path().join("b1");
+        let of = |cluster: &Cluster| OfCluster { id: SHOP, term: 1, applied_index: cluster.index };
+        let one = Keep { last: 1, within: Duration::ZERO };
+        let now = SystemTime::now();
+        let refused = |error: Error| {
+            assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+            let said = error.to_string();
+            assert!(said.contains("/b1` cannot be read (Permission denied"), "{said}");
+        };
+        // It may not be listed, or what is in it may not be looked at.
+        for (mode, next) in [(0o000, "b2"), (0o400, "b3")] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let base = latest(&target, Some(of(&cluster)), now).await.unwrap();
+            assert_ne!(base, "b1");
+            let last = ended_last(&target, of(&cluster), u64::MAX).await.unwrap().last.unwrap();
+            assert_ne!(last.name, "b1");
+            cluster.work(10);
+            cluster.save(&target, next, Some(&base)).await;
+            cluster.check(&target, next).await;
+
+            refused(latest(&target, None, now).await.unwrap_err());
+            refused(prune(&target, &one, &[], now, true).await.unwrap_err());
+            let own = Own { id: SHOP, most: 9 };
+            refused(prune_own(&target, &one, &own, now).await.unwrap_err());
+            let listed = Overview::list(&target).await.unwrap();
+            let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
+            assert!(names.starts_with(&["b0", "b1", "b2"]), "{names:?}");
+            let without: Vec<&str> = listed
+                .iter()
+                .filter(|(_, it)| it.is_err())
+                .map(|(name, _)| name.as_str())
+                .collect();
+            assert_eq!(without, ["b1"]);
+        }
+        set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        check(&then, &target, "b1").await;
+        let (own, now) = (Own { id: SHOP, most: 9 }, SystemTime::now());
+        let pruned = prune_own(&target, &one, &own, now).await.unwrap();
+        assert_eq!(pruned.backups, ["b0", "b1", "b2"]);
+        cluster.check(&target, "b3").await;
+    });
+}
