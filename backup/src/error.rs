@@ -32,6 +32,14 @@ pub enum Error {
         /// The link.
         path: String,
     },
+    /// What is asked for is a pipe, a socket or a device.
+    #[error(
+        "`{path}` is neither a file nor a folder, and is not opened: no backup wrote it. Remove it"
+    )]
+    NoFile {
+        /// Where it is.
+        path: String,
+    },
     /// A folder with the name of a backup may not be read.
     #[error(
         "folder `{path}` cannot be read ({why}), and may be a backup: let this user read it, or put it elsewhere"

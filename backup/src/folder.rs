@@ -3,7 +3,8 @@
 //! What holds here: no symbolic link is followed. A folder that is one has nothing of ours. Nor has a folder with one
 //! where an object should be: somebody put it there, so nobody knows what else is as it was, and it is left alone as a
 //! whole. The folder for backups itself may be a link: the configuration names it. What has no backup's name is not
-//! opened: other programs' folders may be beside the backups, and refuse. A folder with such a name that refuses is named apart.
+//! opened: other programs' folders may be beside the backups, and refuse. A folder with such a name that refuses is named apart. Only
+//! regular files are objects.
 
 use std::fs::{read_dir, remove_file, symlink_metadata};
 use std::io::{Error, ErrorKind, Result};
@@ -111,7 +112,7 @@ fn objects(folder: &Path, name: &str, is_object: fn(&str, &str) -> bool) -> Resu
         };
         if metadata.is_symlink() {
             objects.links.push(path);
-        } else if !metadata.is_dir() {
+        } else if metadata.is_file() {
             let (bytes, written) = (metadata.len(), metadata.modified().ok());
             objects.files.push(Listed { path, bytes, written });
         }
@@ -119,14 +120,23 @@ fn objects(folder: &Path, name: &str, is_object: fn(&str, &str) -> bool) -> Resu
     Ok(objects)
 }
 
-/// The first link on the way from a folder to this path in it.
-pub(crate) fn link_in(folder: &Path, path: &str) -> Result<Option<PathBuf>> {
+/// What no backup made, and what is in the way of one.
+pub(crate) enum Obstacle {
+    /// A symbolic link.
+    Link(PathBuf),
+    /// A pipe, a socket or a device: to open one may take for ever.
+    NoFile(PathBuf),
+}
+
+/// The first obstacle on the way from a folder to this path in it.
+pub(crate) fn obstacle_in(folder: &Path, path: &str) -> Result<Option<Obstacle>> {
     let mut at = folder.to_owned();
     for part in path.split('/') {
         at.push(part);
         match symlink_metadata(&at) {
-            Ok(metadata) if metadata.is_symlink() => return Ok(Some(at)),
-            Ok(_) => {}
+            Ok(metadata) if metadata.is_symlink() => return Ok(Some(Obstacle::Link(at))),
+            Ok(metadata) if metadata.is_file() || metadata.is_dir() => {}
+            Ok(_) => return Ok(Some(Obstacle::NoFile(at))),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {

@@ -196,7 +196,7 @@ impl Head {
     /// `None` if there is none, or it is damaged.
     pub(crate) async fn load(target: &Target, name: &str) -> Result<Option<Head>> {
         let bytes = match target.get(&head_path(name), HEAD_BYTES_MAX).await {
-            Err(Error::TooLong { .. } | Error::Link { .. }) => None,
+            Err(Error::TooLong { .. } | Error::Link { .. } | Error::NoFile { .. }) => None,
             bytes => bytes?,
         };
         let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
@@ -311,7 +311,8 @@ impl Manifest {
     /// The manifest of a finished backup.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Damaged`], [`Error::Newer`], [`Error::Link`], [`Error::Store`].
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::Newer`], [`Error::Link`], [`Error::NoFile`],
+    /// [`Error::Store`].
     pub async fn load(target: &Target, name: &str) -> Result<Manifest> {
         let missing = || Error::Missing { target: target.text().to_owned(), name: name.to_owned() };
         if !is_name(name) {

@@ -162,7 +162,7 @@ impl Plan {
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
             for path in [manifest_path(name), removed_path(name)] {
-                target.follow_no_link(&path).await?;
+                target.see_way(&path).await?;
             }
             if !found.get(name).is_some_and(|found| found.finished) {
                 let (target, name) = (target.text().to_owned(), name.clone());
@@ -324,7 +324,7 @@ async fn without_hidden(
             continue;
         }
         if !named.iter().any(|name| name == link) {
-            target.follow_no_link(&manifest_path(link)).await?;
+            target.see_way(&manifest_path(link)).await?;
         }
         named.retain(|name| name != link);
     }
@@ -424,6 +424,7 @@ async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
             | Error::Newer { .. }
             | Error::TooLong { .. }
             | Error::Link { .. }
+            | Error::NoFile { .. }
             | Error::Missing { .. }),
         ) => Err(failed),
         // It is no backup's, or is of no use to anybody.

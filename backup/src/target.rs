@@ -6,7 +6,7 @@
 
 use crate::bucket::{Bucket, LIST_CALLS, Limits, Tries, is_conflict, is_half, variables};
 use crate::error::{Error, Result};
-use crate::folder::{self, Listed, Listing, Unreadable};
+use crate::folder::{self, Listed, Listing, Obstacle, Unreadable};
 use crate::links::{self, Led};
 use crate::shown::{excerpt, redacted_url};
 use bytes::{Bytes, BytesMut};
@@ -275,7 +275,7 @@ impl Target {
 
     /// Whether it was not there.
     async fn put(&self, path: &str, bytes: Bytes) -> Result<bool> {
-        self.follow_no_link(path).await?;
+        self.see_way(path).await?;
         let mut tries = Tries::of(self.in_bucket());
         loop {
             let (at, options) = (Path::from(path), PutOptions::from(PutMode::Create));
@@ -302,7 +302,7 @@ impl Target {
 
     /// Whether there is such an object.
     pub(crate) async fn has(&self, path: &str) -> Result<bool> {
-        self.follow_no_link(path).await?;
+        self.see_way(path).await?;
         match self.bounded(1, self.store.head(&Path::from(path))).await {
             Ok(_) => Ok(true),
             Err(error) if self.is_missing(&error) => Ok(false),
@@ -312,7 +312,7 @@ impl Target {
 
     /// An object's bytes, at most so many; `None` if it is not there.
     pub(crate) async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>> {
-        self.follow_no_link(path).await?;
+        self.see_way(path).await?;
         let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
         loop {
             match self.bounded(1, read(&*self.store, &at, most)).await {
@@ -330,7 +330,7 @@ impl Target {
 
     /// Removes an object. One that is not there is removed.
     pub(crate) async fn remove(&self, path: &str) -> Result<()> {
-        self.follow_no_link(path).await?;
+        self.see_way(path).await?;
         let (at, mut tries) = (Path::from(path), Tries::of(self.in_bucket()));
         loop {
             match self.bounded(1, self.once.delete(&at)).await {
@@ -346,17 +346,18 @@ impl Target {
     /// neither lists nor removes them.
     pub(crate) async fn remove_unfinished(&self, name: &str) -> Result<()> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
-        self.follow_no_link(name).await?;
+        self.see_way(name).await?;
         let (folder, name) = (folder.join(name), name.to_owned());
         self.blocking(move || folder::remove_unfinished(&folder, &name, is_written)).await
     }
 
-    /// Refuses a path in a folder that leads elsewhere.
-    pub(crate) async fn follow_no_link(&self, path: &str) -> Result<()> {
+    /// Refuses a path in a folder that leads elsewhere, or to what is no file.
+    pub(crate) async fn see_way(&self, path: &str) -> Result<()> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
         let (folder, path) = (folder.clone(), path.to_owned());
-        match self.blocking(move || folder::link_in(&folder, &path)).await? {
-            Some(link) => Err(Error::Link { path: link.display().to_string() }),
+        match self.blocking(move || folder::obstacle_in(&folder, &path)).await? {
+            Some(Obstacle::Link(link)) => Err(Error::Link { path: link.display().to_string() }),
+            Some(Obstacle::NoFile(at)) => Err(Error::NoFile { path: at.display().to_string() }),
             None => Ok(()),
         }
     }
@@ -403,7 +404,7 @@ impl Target {
                 Led::Within(path) => {
                     paths.insert(path);
                 }
-                Led::Unknown => self.follow_no_link(link).await?,
+                Led::Unknown => self.see_way(link).await?,
                 Led::Nowhere | Led::Away => {}
             }
         }

@@ -1,7 +1,9 @@
 //! What stands in a folder under the name of a backup, and cannot be read as one.
 
 use super::*;
+use crate::target::{head_path, manifest_path};
 use crate::{OfCluster, Overview, Own, ended_last, latest, prune_own};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -67,5 +69,45 @@ fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_re
         let pruned = prune_own(&target, &one, &own, now).await.unwrap();
         assert_eq!(pruned.backups, ["b0", "b1", "b2"]);
         cluster.check(&target, "b3").await;
+    });
+}
+
+/// The story: a pipe stood where a manifest should be. It was listed, and whoever opened it waited for ever.
+#[test]
+fn a_pipe_or_a_socket_in_place_of_an_object_is_none_and_is_never_opened() {
+    run_in_folder(async |place, target| {
+        let cluster = Cluster::new(82);
+        cluster.save(&target, "b0", None).await;
+        let mut others = Vec::new();
+        for name in ["pipe", "socket"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+            for path in [head_path(name), manifest_path(name), format!("{name}/records-000000")] {
+                let at = place.path().join(&path);
+                match name {
+                    "pipe" => {
+                        mknodat(CWD, &at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+                    }
+                    _ => drop(std::os::unix::net::UnixListener::bind(&at).unwrap()),
+                }
+                others.push(path);
+            }
+        }
+        let names: Vec<String> = target.find().await.unwrap().into_keys().collect();
+        assert_eq!(names, ["b0"]);
+        // Also one beside a file of the same backup, and by its name.
+        std::fs::write(place.path().join("pipe/values-000000"), "old").unwrap();
+        assert_eq!(Head::load(&target, "pipe").await.unwrap(), None);
+        for name in ["pipe", "socket"] {
+            let failed = Backup::open(&target, name).await.err().unwrap();
+            assert!(matches!(&failed, Error::NoFile { .. }), "{failed}");
+            assert!(failed.to_string().contains(&manifest_path(name)), "{failed}");
+        }
+        assert_eq!(latest(&target, None, SystemTime::now()).await.unwrap(), "b0");
+        let later = SystemTime::now() + Duration::from_secs(9 * 24 * 3600);
+        let pruned = prune(&target, &KEEP_ALL, &[], later, false).await.unwrap();
+        assert_eq!((pruned.backups.len(), pruned.objects), (0, 0));
+        assert!(others.iter().all(|path| place.path().join(path).symlink_metadata().is_ok()));
+        cluster.save(&target, "b1", None).await;
+        cluster.check(&target, "b1").await;
     });
 }

@@ -45,6 +45,8 @@ struct Node {
     known: Members,
     data: PathBuf,
     lines: String,
+    /// Variables that its process has beside those of this one.
+    environment: Vec<(String, String)>,
     process: Option<Server>,
     machine: Option<Machine>,
 }
@@ -68,7 +70,7 @@ impl Node {
 
     fn start(&mut self, folder: &Path, log: &Path) {
         let mut command = serve(&self.program, &self.config);
-        command.current_dir(folder);
+        command.current_dir(folder).envs(self.environment.iter().cloned());
         self.process = Some(Server::start("the node", command, log).expect("cairn starts"));
     }
 }
@@ -159,6 +161,7 @@ impl Cluster {
                 known: members.clone(),
                 data,
                 lines: format!("storage.size = \"{storage_bytes}\"\n{more}\n{keys}"),
+                environment: Vec::new(),
                 process: None,
                 machine,
             };
@@ -267,6 +270,11 @@ impl Cluster {
         self.nodes[node].program = program.to_owned();
     }
 
+    /// Gives the node these variables from its next start on.
+    pub fn in_environment(&mut self, node: usize, variables: Vec<(String, String)>) {
+        self.nodes[node].environment = variables;
+    }
+
     /// Sends a signal to a running node.
     pub fn signal_node(&mut self, node: usize, signal: Signal) {
         let process = self.nodes[node].process.as_mut().expect("it runs");
@@ -339,6 +347,7 @@ impl Cluster {
             known: old.known.clone(),
             data: machine.as_ref().map_or(old.data.with_extension("next"), Machine::data),
             lines,
+            environment: old.environment.clone(),
             process: None,
             machine,
         };
