@@ -149,7 +149,10 @@ async fn latest(target: &Target) -> anyhow::Result<String> {
     }
 }
 
-/// The latest backup of this cluster, none behind what it has; `None` if there is none at the target.
+/// The latest backup of this cluster, none behind what it has; `None` if those at the target are not its own.
+///
+/// The story: the disk of the target was not mounted. A nightly save since the latest wrote everything to the mount point each time, and
+/// said that it was done. So where no backup is at all a person looks first.
 async fn latest_of(target: &Target, of: &NodeStatus) -> anyhow::Result<Option<String>> {
     let members = members_of(of);
     let of = OfCluster {
@@ -158,7 +161,15 @@ async fn latest_of(target: &Target, of: &NodeStatus) -> anyhow::Result<Option<St
         applied_index: of.applied_index,
     };
     match cairn_backup::latest(target, Some(of), SystemTime::now()).await {
-        Err(cairn_backup::Error::NoLatest(_)) => Ok(None),
+        Err(error @ cairn_backup::Error::NoLatest(_)) => {
+            if target.find().await?.values().any(|found| found.finished) {
+                return Ok(None);
+            }
+            let why = format!(
+                "{error}. See that this is the target, and that its disk is mounted; the first one is saved without --since"
+            );
+            Err(UsageError(why).into())
+        }
         latest => Ok(Some(latest?)),
     }
 }

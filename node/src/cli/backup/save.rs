@@ -23,7 +23,7 @@ pub(super) struct SaveArgs {
     #[command(flatten)]
     at: TargetArgs,
 
-    /// Save only what changed since this backup, which must stay: a name, or `latest`, which saves everything if there is none
+    /// Save only what changed since this backup, which must stay: a name, or `latest`, which saves everything if those at the target are not of this cluster
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
 

@@ -43,11 +43,31 @@ async fn a_save_since_the_latest_has_everything_where_no_backup_is_the_clusters_
     assert_eq!(json_of(&cluster.cairn_alone(&prune))["backups"], json!([old]));
     let ran = cluster.cairn_alone(&verify);
     assert_eq!(ran.code, 0, "{ran:?}");
+}
 
-    // Nor does the first night fail.
+/// The story: the disk of the target was not mounted. Each nightly `save --since latest` wrote everything to the mount point, and its exit
+/// code was 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_since_the_latest_is_refused_where_no_backup_is() {
+    let (cluster, _) = saved().await;
     let new = cluster.folder.path().join("new");
-    let new = new.to_str().expect("text");
-    let ran = cluster.cairn(&["backup", "save", new, "--since", "latest"]);
-    let says = ran.stdout.contains("so this one builds on none and has everything");
-    assert!(ran.code == 0 && says, "{ran:?}");
+    let target = new.to_str().expect("text");
+    let since = ["backup", "save", target, "--since", "latest"];
+    let refused = |ran: Ran| {
+        let says = ["there is no backup", "its disk is mounted", "without --since"];
+        assert!(ran.code == 2 && says.iter().all(|says| ran.stderr.contains(says)), "{ran:?}");
+    };
+    refused(cluster.cairn(&since));
+    // What was begun and broken off is none.
+    let begun = new.join("begun");
+    std::fs::create_dir(&begun).expect("a folder");
+    std::fs::write(begun.join("values-000000"), "half").expect("a file");
+    refused(cluster.cairn(&since));
+    let names = std::fs::read_dir(&new).expect("it is made").count();
+    assert_eq!(names, 1, "nothing is saved");
+
+    let first = json_of(&cluster.cairn(&["backup", "save", target, "-o", "json"]));
+    cluster.client().put("key 0 0", "changed").await.expect("a put");
+    let next = json_of(&cluster.cairn(&[&since[..], &["-o", "json"]].concat()));
+    assert_eq!(next["since"], first["name"]);
 }
