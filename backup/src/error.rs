@@ -1,7 +1,12 @@
 //! Why a backup cannot be saved or used.
 
+use real_tokio::task::JoinError;
+
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The schedule says the same of itself.
+const PANICKED: &str = "it panicked, and the log says where";
 
 /// An error. Each names the target or the backup, and the way out where there is one.
 #[derive(Debug, thiserror::Error)]
@@ -224,4 +229,43 @@ pub enum Error {
     /// What the cluster sent is not a state.
     #[error("the cluster sent what is no state: {0}")]
     Sent(String),
+}
+
+impl From<JoinError> for Error {
+    /// The error's own text has the runtime's number of the task, and what a library said when it panicked: the log has that, and
+    /// a cause that is logged once must have the same words each time.
+    fn from(error: JoinError) -> Error {
+        let how = if error.is_panic() { PANICKED } else { "it was broken off" };
+        Error::Task(how.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use real_tokio::task::{spawn, spawn_blocking};
+
+    async fn panics() -> u8 {
+        panic!("another")
+    }
+
+    /// The story: a library panicked at what it was given. The error had the number of the task, another one each time, so the
+    /// schedule logged the same cause again and again, with what the library showed of a secret.
+    #[test]
+    fn a_task_that_panics_is_an_error_without_its_number_and_its_words() {
+        let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let panicked = spawn_blocking(|| -> u8 { panic!("secret") }).await.unwrap_err();
+            let mut said = vec![Error::from(panicked).to_string()];
+            said.push(Error::from(spawn(panics()).await.unwrap_err()).to_string());
+            let expected =
+                "a task of this process ended early: it panicked, and the log says where; try again";
+            assert_eq!(said, [expected, expected]);
+
+            let pending = spawn(std::future::pending::<()>());
+            pending.abort();
+            let said = Error::from(pending.await.unwrap_err()).to_string();
+            assert!(said.contains("ended early: it was broken off;"), "{said}");
+        });
+    }
 }

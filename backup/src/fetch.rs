@@ -31,7 +31,7 @@ impl Drop for Loading {
 }
 
 pub(crate) async fn joined(mut loading: Loading) -> Result<Bytes> {
-    (&mut loading.0).await.map_err(|error| Error::Task(error.to_string()))?
+    (&mut loading.0).await?
 }
 
 pub(crate) fn spawn_fetch(reader: &Reader, object: Object) -> Loading {
@@ -51,7 +51,7 @@ async fn fetch(reader: &Reader, object: &Object) -> Result<Bytes> {
         check(&stored, crc32)?;
         unpack(stored, identities.as_ref(), zstd, raw_bytes)
     });
-    let raw = raw.await.map_err(|error| Error::Task(error.to_string()))?.map_err(damaged)?;
+    let raw = raw.await?.map_err(damaged)?;
     match raw.len() as u64 == raw_bytes {
         true => Ok(raw),
         false => Err(damaged(format!("holds {} of {raw_bytes} bytes", raw.len()))),
@@ -62,7 +62,7 @@ async fn fetch(reader: &Reader, object: &Object) -> Result<Bytes> {
 pub(crate) async fn check_stored(reader: &Reader, object: &Object) -> Result<u64> {
     let (stored, crc32) = (stored(reader, object).await?, object.crc32);
     let checked = spawn_blocking(move || check(&stored, crc32)).await;
-    checked.map_err(|error| Error::Task(error.to_string()))?.map_err(|what| {
+    checked?.map_err(|what| {
         let what = format!("object `{}` {what}", object.path);
         Error::Damaged { name: reader.name.clone(), what }
     })?;

@@ -253,7 +253,7 @@ impl Saver {
 
     async fn wait_for_one(&mut self) -> Result<()> {
         if let Some(written) = self.writes.join_next().await {
-            let written = written.map_err(|error| Error::Task(error.to_string()))??;
+            let written = written??;
             self.name(written)?;
         }
         Ok(())
@@ -372,7 +372,7 @@ pub(crate) async fn write(
         };
         Ok::<_, std::io::Error>((crc32fast::hash(&bytes), bytes, zstd))
     });
-    let (crc32, bytes, zstd) = packed.await.map_err(ended_early)?.map_err(ended_early)?;
+    let (crc32, bytes, zstd) = packed.await?.map_err(ended_early)?;
     let length = bytes.len() as u64;
     target.create(&path, Bytes::from(bytes)).await?;
     Ok(Object { number, path, bytes: length, raw_bytes, zstd, crc32 })

@@ -387,7 +387,7 @@ impl Target {
         &self,
         call: impl FnOnce() -> std::io::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let done = spawn_blocking(call).await.map_err(|error| Error::Task(error.to_string()))?;
+        let done = spawn_blocking(call).await?;
         done.map_err(|error| {
             self.failed(object_store::Error::Generic { store: "folder", source: error.into() })
         })
