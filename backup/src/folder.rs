@@ -126,6 +126,8 @@ pub(crate) enum Obstacle {
     Link(PathBuf),
     /// A pipe, a socket or a device: to open one may take for ever.
     NoFile(PathBuf),
+    /// This folder, in which this process may not look at anything, and what the system says.
+    Unreadable(PathBuf, String),
 }
 
 /// The first obstacle on the way from a folder to this path in it.
@@ -141,6 +143,10 @@ pub(crate) fn obstacle_in(folder: &Path, path: &str) -> Result<Option<Obstacle>>
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
                 return Ok(None);
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                at.pop();
+                return Ok(Some(Obstacle::Unreadable(at, error.to_string())));
             }
             Err(error) => return Err(named(&at, &error)),
         }

@@ -115,8 +115,10 @@ pub async fn reaches_back(target: &Target, manifest: &Manifest) -> Result<u64> {
     let mut began = manifest.head.began;
     // No backup needs more.
     for folder in folders.into_iter().take(FOLDERS_MAX + RESUMED_MAX) {
-        if let Some(head) = Head::load(target, folder).await? {
-            began = began.min(head.began);
+        match Head::load(target, folder).await {
+            // Nothing can build on that, whatever its age is.
+            Err(Error::Unreadable { .. }) => {}
+            head => began = began.min(head?.map_or(began, |head| head.began)),
         }
     }
     Ok(began)

@@ -425,6 +425,7 @@ async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
             | Error::TooLong { .. }
             | Error::Link { .. }
             | Error::NoFile { .. }
+            | Error::Unreadable { .. }
             | Error::Missing { .. }),
         ) => Err(failed),
         // It is no backup's, or is of no use to anybody.

@@ -351,13 +351,16 @@ impl Target {
         self.blocking(move || folder::remove_unfinished(&folder, &name, is_written)).await
     }
 
-    /// Refuses a path in a folder that leads elsewhere, or to what is no file.
+    /// Refuses a path in a folder that leads elsewhere, to what is no file, or through a folder that may not be read.
     pub(crate) async fn see_way(&self, path: &str) -> Result<()> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
         let (folder, path) = (folder.clone(), path.to_owned());
         match self.blocking(move || folder::obstacle_in(&folder, &path)).await? {
             Some(Obstacle::Link(link)) => Err(Error::Link { path: link.display().to_string() }),
             Some(Obstacle::NoFile(at)) => Err(Error::NoFile { path: at.display().to_string() }),
+            Some(Obstacle::Unreadable(at, why)) => {
+                Err(Error::Unreadable { path: at.display().to_string(), why })
+            }
             None => Ok(()),
         }
     }

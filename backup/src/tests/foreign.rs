@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::target::{head_path, manifest_path};
-use crate::{OfCluster, Overview, Own, ended_last, latest, prune_own};
+use crate::{OfCluster, Overview, Own, ended_last, latest, prune_own, reaches_back};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs::{Permissions, set_permissions};
@@ -27,7 +27,7 @@ fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_re
         let mut cluster = Cluster::new(81);
         cluster.save(&target, "b0", None).await;
         cluster.work(10);
-        cluster.save(&target, "b1", Some("b0")).await;
+        let saved = cluster.save(&target, "b1", Some("b0")).await;
         let then = cluster.keys.clone();
         let path = place.path().join("b1");
         let of = |cluster: &Cluster| OfCluster { id: SHOP, term: 1, applied_index: cluster.index };
@@ -45,10 +45,12 @@ fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_re
             assert_ne!(base, "b1");
             let last = ended_last(&target, of(&cluster), u64::MAX).await.unwrap().last.unwrap();
             assert_ne!(last.name, "b1");
+            reaches_back(&target, &saved).await.unwrap();
             cluster.work(10);
             cluster.save(&target, next, Some(&base)).await;
             cluster.check(&target, next).await;
 
+            refused(Backup::open(&target, "b1").await.err().unwrap());
             refused(latest(&target, None, now).await.unwrap_err());
             refused(prune(&target, &one, &[], now, true).await.unwrap_err());
             let own = Own { id: SHOP, most: 9 };
