@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::support::{POLL, WAIT_LIMIT, code, command, run};
-use cairn_backup::{Backup, Manifest, Target};
+use cairn_backup::{Backup, Overview, Target};
 use cairn_bucket::{Line, Reset, Server, variables};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -153,13 +153,13 @@ async fn compare_opened(backup: &Backup, writes: &Writes) {
 
 /// The names of all backups at the target, each of which can be read.
 pub(super) async fn backups(target: &Target) -> Vec<String> {
-    let listed = Manifest::list(target).await.expect("a list").into_iter();
+    let listed = Overview::list(target).await.expect("a list").into_iter();
     listed.map(|(name, overview)| overview.map(|_| name).expect("a manifest")).collect()
 }
 
 /// The index of the newest of them.
 async fn newest(target: &Target) -> Option<u64> {
-    let listed = Manifest::list(target).await.expect("a list").into_iter();
+    let listed = Overview::list(target).await.expect("a list").into_iter();
     listed.map(|(_, overview)| overview.expect("a manifest").head.index).max()
 }
 

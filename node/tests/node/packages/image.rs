@@ -12,7 +12,7 @@ use crate::support::{POLL, Ran, WAIT_LIMIT, finish_within};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const DOCKERFILE: &str = include_str!("../../../../deploy/Dockerfile");
