@@ -4,7 +4,7 @@
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header, Part};
 use super::load::PARTS;
 use crate::codec::{Reader, hash};
-use crate::io::{BLOCK, OpenFile, Pace};
+use crate::io::{BLOCK, OpenFile, Pace, is_zero};
 
 /// A damaged range: offset, length, what is wrong.
 pub(crate) type Damage = (u64, u64, String);
@@ -16,7 +16,7 @@ pub(crate) async fn verify(
     pace: Pace<'_>,
 ) -> std::result::Result<Option<Header>, Damage> {
     let head = read(file, 0, BODY_AT, pace).await?;
-    if head.iter().all(|byte| *byte == 0) {
+    if is_zero(&head) {
         return Ok(None);
     }
     let headers: Vec<Option<Header>> =

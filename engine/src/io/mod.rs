@@ -18,6 +18,7 @@ mod read_ahead;
 mod real;
 
 pub use buffer::AlignedBuf;
+pub(crate) use buffer::is_zero;
 pub(crate) use deadline::{BoundedDirectory, Hung, IoDeadlines};
 pub(crate) use file::OpenFile;
 pub(crate) use read_ahead::{Piece, ReadAhead, pieces};

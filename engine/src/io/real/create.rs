@@ -9,7 +9,7 @@ use super::file::{failed, open_file};
 use super::system;
 use super::zeros::{self, Zeros};
 use crate::error::{Error, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
+use crate::io::{AlignedBuf, BLOCK, FileKind, Progress, SUPERBLOCK_BYTES, is_zero};
 use crate::types::Geometry;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -127,7 +127,7 @@ fn is_blank(
             return Err(io::Error::other("stopped; nothing was changed"));
         }
         let read = file.read_at(&mut piece, offset)?;
-        if piece.iter().take(read).any(|byte| *byte != 0) {
+        if piece.get(..read).is_none_or(|read| !is_zero(read)) {
             return Ok(false);
         }
         offset += read as u64;
@@ -205,7 +205,7 @@ pub(super) fn has_superblock(directory: &Path) -> bool {
     };
     let mut bytes = Vec::new();
     let read = file.take(SUPERBLOCK_BYTES).read_to_end(&mut bytes);
-    read.is_err() || bytes.iter().any(|byte| *byte != 0)
+    read.is_err() || !is_zero(&bytes)
 }
 
 pub(super) fn refuse_unless_space(

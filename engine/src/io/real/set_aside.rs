@@ -7,7 +7,7 @@
 
 use super::file::open_file;
 use super::{create, system};
-use crate::io::{AlignedBuf, BLOCK, FileKind};
+use crate::io::{AlignedBuf, BLOCK, FileKind, is_zero};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -100,7 +100,7 @@ fn copy_file(
             }
         }
         for (number, block) in piece.chunks(BLOCK).enumerate() {
-            if block.iter().all(|byte| *byte == 0) {
+            if is_zero(block) {
                 continue;
             }
             *left = left.checked_sub(BLOCK as u64).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! One pass over the ring: which block each slot holds, and what the blocks say about one another.
 
 use super::progress::OpenProgress;
-use crate::io::{BLOCK, OpenFile, Piece, ReadAhead, pieces};
+use crate::io::{BLOCK, OpenFile, Piece, ReadAhead, is_zero, pieces};
 use crate::journal::{Block, Header, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
@@ -199,7 +199,7 @@ pub(crate) async fn is_written(journal: &OpenFile) -> bool {
     for start in (0..size).step_by(READ_BYTES as usize) {
         let buf = journal.read(start, READ_BYTES.min(size - start) as usize).await.ok();
         // A block that cannot be read was written once.
-        if buf.is_none_or(|buf| buf.iter().any(|byte| *byte != 0)) {
+        if buf.is_none_or(|buf| !is_zero(&buf)) {
             return true;
         }
     }
@@ -212,7 +212,7 @@ async fn read_slot(journal: &OpenFile, offset: u64, incarnation: u64) -> Slot {
 }
 
 fn slot(bytes: &[u8], incarnation: u64) -> Slot {
-    if bytes.iter().all(|b| *b == 0) {
+    if is_zero(bytes) {
         return Slot::Empty;
     }
     match Block::decode(bytes) {
