@@ -50,9 +50,8 @@ impl Collector for NodeGauges {
         let ready = readiness(&self.replica, &self.election_blocked_state).is_ok();
         out.flag("ready", "1 while this node serves clients, as /ready says", ready)?;
         out.flag("leader", "1 on the leader", replica.role == Role::Leader)?;
-        let has_leader = replica.leader.is_some() && self.replica.has_leader();
         let has_leader_help = "1 while this node leads with a majority, or hears a leader";
-        out.flag("has_leader", has_leader_help, has_leader)?;
+        out.flag("has_leader", has_leader_help, replica.leader.is_some())?;
         let blocked = self.election_blocked_state.of(&self.replica).is_some();
         let blocked_help = "1 while no leader can be elected because too many members may have lost acknowledged writes";
         out.flag("election_blocked", blocked_help, blocked)?;

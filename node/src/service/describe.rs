@@ -69,8 +69,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         members: members(&status),
         configurations: configurations(&status),
         damage: inner.engine.damage().map(|damage| damage.to_string()).unwrap_or_default(),
-        // One that it knows and does not hear may be gone.
-        leader: leader(&status).filter(|_| inner.replica.has_leader()),
+        leader: leader(&status),
         storage: Some(proto::Storage {
             backend: engine.backend.to_string(),
             directory: inner.config.data_directory.display().to_string(),

@@ -133,8 +133,8 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
     assert_eq!(texts.iter().map(followed).max(), Some(2), "{text}");
 }
 
-/// The story: a member that can elect nobody asks for pre-votes, which change nothing. It named its last leader for
-/// ever, so with two of three members gone the alert of a cluster without a leader was silent.
+/// A member that can elect nobody asks for pre-votes, which change nothing: its Raft still knows the last leader. That
+/// one is not heard, so the alert of a cluster without a leader sounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_left_alone_says_that_it_has_no_leader_until_the_others_are_back() {
     let mut cluster = Cluster::start(3, "64MiB", UNHURRIED_ELECTIONS).await;

@@ -82,13 +82,6 @@ async fn survey(service: PeerService) -> Surveyed {
 }
 
 impl Replica {
-    /// Whether this member leads with a majority, or hears a leader. Pre-votes change nothing, so a member that can
-    /// elect nobody still knows its last leader: that one is not heard, and does not count.
-    pub fn has_leader(&self) -> bool {
-        let member = &self.inner.member;
-        leader_contact(member, &with_metrics(&member.raft, Clone::clone)).is_ok()
-    }
-
     /// Whether this member leads with a majority, or hears a leader, and holds what was committed a
     /// moment ago.
     ///
