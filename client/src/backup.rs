@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Response, Streaming};
 
+use crate::failure::Failure;
 use crate::node::Stub;
 use crate::operator::Operator;
 use crate::proto::{self, backup_part};
@@ -123,7 +124,8 @@ impl State {
     /// The next keys; `None` once all were received.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], if the stream ends before, or says what is no state.
+    /// [`Error::Unavailable`], if the stream ends before, or says what is no state;
+    /// [`Error::ValueUnreadable`], if the member cannot read a value.
     pub async fn next(&mut self) -> Result<Option<Vec<StateItem>>, Error> {
         if self.ended {
             return Ok(None);
@@ -131,7 +133,10 @@ impl State {
         let failed = |why: String| Error::unavailable(&self.endpoint, why);
         let late = |_| failed(format!("it sent nothing for {} s", PART.as_secs()));
         let part = tokio::time::timeout(PART, self.parts.message()).await.map_err(late)?;
-        let part = part.map_err(|status| failed(convert::describe(&status)))?;
+        let part = part.map_err(|status| match Failure::of(&status) {
+            Failure::Unreadable(message) => Error::ValueUnreadable { key: Bytes::new(), message },
+            _ => failed(convert::describe(&status)),
+        })?;
         let Some(part) = part else {
             return Err(failed("it stopped before all of the state was sent".to_owned()));
         };

@@ -104,9 +104,9 @@ pub enum Error {
     },
 
     /// The key exists, but the node that was asked could not read its value intact.
-    #[error("the value of key `{}` exists but cannot be read intact: {message}", key.escape_ascii())]
+    #[error("{} exists but cannot be read intact: {message}", describe_value(key))]
     ValueUnreadable {
-        /// The key; empty if the request was a list.
+        /// The key; empty if the request was for several.
         key: Bytes,
         /// The server's message.
         message: String,
@@ -208,6 +208,13 @@ fn describe_conditions(failed: &[FailedCondition]) -> String {
         None => format!("key `{}` does not exist", f.key.escape_ascii()),
     };
     failed.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn describe_value(key: &Bytes) -> String {
+    if key.is_empty() {
+        return "a value".to_owned();
+    }
+    format!("the value of key `{}`", key.escape_ascii())
 }
 
 fn describe_key(limit: u64, actual: u64) -> String {

@@ -261,6 +261,11 @@ pub(crate) fn of_read(blocked: Option<String>, error: ReadError) -> Status {
     }
 }
 
+/// The status for a value that is there and cannot be read.
+pub(crate) fn unreadable(message: String) -> Status {
+    detail(Reason::ValueUnreadable).into_status(Code::DataLoss, message)
+}
+
 /// The status for a failed engine read: never "not found".
 pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
     match error {
@@ -270,7 +275,7 @@ pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
                  has it: {corruption}; read it again when all members are up, or write it again",
                 key.escape_ascii()
             );
-            detail(Reason::ValueUnreadable).into_status(Code::DataLoss, message)
+            unreadable(message)
         }
         cairn_engine::Error::Closed => stopped("it is shutting down"),
         other => stopped(other),

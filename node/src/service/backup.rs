@@ -239,11 +239,14 @@ impl Sending {
         let range = range.map_err(|error| {
             let key = after.as_deref().unwrap_or_default();
             match error {
-                cairn_engine::Error::Corrupt(corruption) => Status::data_loss(format!(
-                    "a value behind key `{}` could not be read intact on this node, and no other member that answers has it: \
-                     {corruption}; save the state again when all members are up, or of another one",
-                    key.escape_ascii()
-                )),
+                cairn_engine::Error::Corrupt(corruption) => {
+                    let message = format!(
+                        "a value behind key `{}` could not be read intact on this node, and no other member that answers has it: \
+                         {corruption}; save the state again when all members are up, or of another one",
+                        key.escape_ascii()
+                    );
+                    refusal::unreadable(message)
+                }
                 other => refusal::of_engine_read(key, other),
             }
         })?;

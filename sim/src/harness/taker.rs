@@ -2,15 +2,15 @@
 //! since an earlier one, and what is missing of one that broke off.
 //!
 //! What holds here: a key that arrives is checked at once, and a value that was left out must be one that
-//! was taken before. A state that arrived to its end is compared with what a member had at that position,
-//! where one was seen there while somebody waited. The history of the clients and the logs of the members
-//! judge it at the end of the run. A member that may lack something sends none.
+//! was taken before. A state that arrived to its end is compared with what each member had at that position
+//! that was seen there while somebody waited. The history of the clients and the logs of the members judge
+//! it at the end of the run. A member that may lack something sends none, and none ends at a value that
+//! cannot be read where no disk decays.
 
 use super::cluster::Cluster;
-use super::machine::Machine;
 use super::probe;
 use bytes::Bytes;
-use cairn_client::{Client, HeldValues, Options, State, StateItem};
+use cairn_client::{Client, Error, HeldValues, Options, State, StateItem};
 use cairn_clients::Violation;
 use cairn_clients::check::state::{self, SentState};
 use cairn_clients::workload::{decode_key, decode_value};
@@ -26,13 +26,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The property of a healed cluster.
-const LIVENESS: &str = "each member of a healed cluster sends its state";
+/// The property of a cluster that clients are served by.
+pub(super) const LIVENESS: &str = "a member sends its state in the end";
+/// The property of what a member sends.
+const READABLE: &str = "values of a state are readable where nothing decays";
 /// The property of a member that may lack something.
 const SILENT: &str = "a member that may lack writes sends no state";
 /// The events.
 const COMPLETE: &str = "states taken";
-const COMPARED: &str = "states compared with a member at that index";
+const COMPARED: &str = "states compared with another member at that index";
 const BUILT_ON: &str = "values that were taken before and not sent again";
 const BROKEN_OFF: &str = "states that broke off";
 const REFUSED: &str = "states refused by a member that may lack something";
@@ -60,8 +62,8 @@ type Versions = BTreeMap<Bytes, (LogId, u128)>;
 /// How a call for a state ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// All of it has arrived.
-    Complete,
+    /// All of it has arrived. So many values were taken before, and not sent again.
+    Complete { left_out: u64 },
     /// It began, and ended early.
     BrokenOff,
     /// It did not begin.
@@ -122,18 +124,25 @@ impl Saved {
     }
 }
 
-/// What members had at the positions at which they were seen.
+/// What members had at the positions at which they were seen, by position and slot.
 #[derive(Default)]
-struct Positions(BTreeMap<LogId, Versions>);
+struct Positions(BTreeMap<(LogId, u16), Versions>);
 
 impl Positions {
     fn look(&mut self, cluster: &Cluster) {
-        for (_, node) in cluster.machines.iter().filter_map(Machine::node) {
+        for machine in &cluster.machines {
+            let Some((_, node)) = machine.node() else { continue };
             let view = node.engine().view(GROUP);
             if let Some(applied) = view.applied() {
-                self.0.entry(applied).or_insert_with(|| versions(&view));
+                self.0.entry((applied, machine.slot)).or_insert_with(|| versions(&view));
             }
         }
+    }
+
+    /// Each member that was seen there, and what it had.
+    fn at(&self, position: LogId) -> impl Iterator<Item = (u16, &Versions)> {
+        let there = self.0.range((position, 0)..=(position, u16::MAX));
+        there.map(|((_, slot), had)| (*slot, had))
     }
 }
 
@@ -239,10 +248,12 @@ impl Taker {
             return Taken::BrokenOff;
         }
         saved.complete = true;
-        self.judge(&saved, keys, positions.0.get(&through), (asked, begun));
+        self.compare(slot, &saved, &positions);
+        self.judge(&saved, keys, (asked, begun));
+        let left_out = saved.left_out;
         self.broken_off = None;
         self.base = Some(Arc::new(saved));
-        Taken::Complete
+        Taken::Complete { left_out }
     }
 
     /// Takes what comes. Returns whether all has come.
@@ -258,7 +269,13 @@ impl Taker {
                 Ok(Ok(Some(items))) => items,
                 Ok(Ok(None)) => return true,
                 Ok(Err(error)) => {
-                    self.cluster.trace.event(format!("the state of node {slot} ends: {error}"));
+                    let ends = format!("the state of node {slot} ends: {error}");
+                    // The view of a state keeps its values from being overwritten.
+                    let unreadable = matches!(error, Error::ValueUnreadable { .. });
+                    if unreadable && self.cluster.atlas.victims().is_empty() {
+                        self.cluster.violation(Violation::new(READABLE, ends.clone()));
+                    }
+                    self.cluster.trace.event(ends);
                     return false;
                 }
                 Err(_) => return false,
@@ -278,22 +295,33 @@ impl Taker {
         }
     }
 
-    /// Checks a state that has arrived to its end, of which a member `had` this at its position.
-    fn judge(&self, saved: &Saved, keys: u64, had: Option<&Versions>, times: (u64, u64)) {
+    /// Compares a state that the member of this slot sent with what each one had at that position. What
+    /// the sender itself had shows whether a key was lost on the way, and no more.
+    fn compare(&self, slot: u16, saved: &Saved, positions: &Positions) {
+        let versions = saved.versions();
+        let mut with_another = false;
+        for (of, had) in positions.at(saved.through) {
+            with_another |= of != slot;
+            if let Some(difference) = first_difference(&versions, had) {
+                let detail = format!("the state of {}, node {of}: {difference}", saved.through);
+                self.cluster.violation(Violation::new(state::NAME, detail));
+            }
+        }
+        if with_another {
+            self.cluster.count_event(COMPARED);
+        }
+    }
+
+    /// Checks a state that has arrived to its end.
+    fn judge(&self, saved: &Saved, keys: u64, times: (u64, u64)) {
         let wrong = |detail: String| {
             self.cluster.violation(Violation::new(state::NAME, detail));
         };
         self.cluster.count_event(COMPLETE);
         (0..saved.left_out).for_each(|_| self.cluster.count_event(BUILT_ON));
-        let versions = saved.versions();
-        if saved.items.len() as u64 != keys {
-            wrong(format!("{} keys of {keys} in the state of {}", versions.len(), saved.through));
-        }
-        if let Some(had) = had {
-            self.cluster.count_event(COMPARED);
-            if let Some(difference) = first_difference(&versions, had) {
-                wrong(format!("the state of {}: {difference}", saved.through));
-            }
+        let sent = saved.items.len();
+        if sent as u64 != keys {
+            wrong(format!("{sent} keys of {keys} in the state of {}", saved.through));
         }
         let mut of_clients = BTreeMap::new();
         for (key, (version, _, value)) in &saved.items {
@@ -347,7 +375,7 @@ pub(super) async fn all_send(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Re
 /// Whether the member sends its state to the end, when it is asked a few times.
 async fn sends(taker: &mut Taker, slot: u16, since: bool) -> bool {
     for _ in 0..ATTEMPTS {
-        if taker.take(slot, since).await == Taken::Complete {
+        if matches!(taker.take(slot, since).await, Taken::Complete { .. }) {
             return true;
         }
         tokio::time::sleep(BETWEEN).await;

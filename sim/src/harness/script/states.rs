@@ -5,7 +5,8 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three};
 use crate::harness::plan::Plan;
-use crate::harness::taker::{Taken, Taker};
+use crate::harness::taker::{self, Taken, Taker};
+use cairn_clients::Violation;
 use madsim::runtime::{Handle, NodeHandle};
 use madsim::task::JoinHandle;
 use std::net::Ipv4Addr;
@@ -85,16 +86,23 @@ impl Saver {
         Taking { host, task }
     }
 
-    /// Takes the state of a member to its end.
-    async fn take_all(self, stage: &Stage, member: usize, since: bool) -> Result<Saver, String> {
+    /// Takes the state of a member to its end, and says how many values were not sent again.
+    async fn take_all(
+        self,
+        stage: &Stage,
+        member: usize,
+        since: bool,
+    ) -> Result<(Saver, u64), String> {
         let mut saver = self;
         for _ in 0..ATTEMPTS {
             let taken;
             (saver, taken) = saver.begin(stage, member, since, ATTEMPTS).end().await?;
-            if taken == Taken::Complete {
-                return Ok(saver);
+            if let Taken::Complete { left_out } = taken {
+                return Ok((saver, left_out));
             }
         }
+        let detail = format!("member {member}");
+        stage.cluster.violation(Violation::new(taker::LIVENESS, detail));
         Err("a complete state".into())
     }
 }
@@ -130,19 +138,20 @@ async fn leader_dies(mut stage: Stage) -> Played {
     let others = stage.others(&[leader]);
     let broke_off = asked == leader && taken == Taken::BrokenOff;
     stage.reached_if(broke_off, BROKE_OFF);
-    let sent = asked == follower && taken == Taken::Complete;
+    let sent = asked == follower && matches!(taken, Taken::Complete { .. });
     stage.reached_if(meanwhile && sent, WITHOUT_LEADER);
     stage.leader_among(&others, term).await?;
-    saver = saver.take_all(&stage, follower, false).await?;
-    stage.reached_if(broke_off, GOES_ON);
+    let mut left_out;
+    (saver, left_out) = saver.take_all(&stage, follower, false).await?;
+    stage.reached_if(broke_off && left_out > 0, GOES_ON);
     stage.acknowledged(20).await?;
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await?;
     for member in stage.all() {
-        saver = saver.take_all(&stage, member, true).await?;
+        (saver, left_out) = saver.take_all(&stage, member, true).await?;
+        stage.reached_if(left_out > 0, SINCE);
         stage.acknowledged(5).await?;
     }
-    stage.reached(SINCE);
     Ok(())
 }
 
@@ -166,10 +175,11 @@ async fn snapshot_replaces_it(mut stage: Stage) -> Played {
     let (saver, taken) = taking.end().await?;
     disk.slow_down(Duration::ZERO);
     stage.reached_if(meanwhile && taken != Taken::Refused, MEANWHILE);
-    stage.reached_if(meanwhile && taken == Taken::Complete, SENT);
+    let sent = matches!(taken, Taken::Complete { .. });
+    stage.reached_if(meanwhile && sent, SENT);
     stage.active(&stage.all()).await?;
-    saver.take_all(&stage, member, true).await?;
-    stage.reached(SINCE);
+    let (_, left_out) = saver.take_all(&stage, member, true).await?;
+    stage.reached_if(left_out > 0, SINCE);
     stage.acknowledged(5).await
 }
 
@@ -179,7 +189,7 @@ async fn member_recovers(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let mut saver = Saver::new(&stage)?.take_all(&stage, member, false).await?;
+    let (mut saver, _) = Saver::new(&stage)?.take_all(&stage, member, false).await?;
     let lost_acks = stage.cut_ahead(member, 5).await?;
     stage.reached_if(lost_acks, UNSYNCED_LOST);
     let disk = stage.machine(member)?.disk.clone();
@@ -199,7 +209,7 @@ async fn member_recovers(mut stage: Stage) -> Played {
     disk.slow_down(Duration::ZERO);
     stage.reached_if(refused, REFUSED);
     stage.active(&[member]).await?;
-    saver.take_all(&stage, member, true).await?;
-    stage.reached(SINCE);
+    let (_, left_out) = saver.take_all(&stage, member, true).await?;
+    stage.reached_if(left_out > 0, SINCE);
     stage.acknowledged(5).await
 }
