@@ -111,6 +111,22 @@ fn a_base_is_refused_by_a_term_that_its_history_does_not_have() {
     });
 }
 
+/// A cluster that was made anew under the same name has the same versions again, of other writes.
+#[test]
+fn a_value_of_the_base_with_the_same_version_and_another_hash_is_not_taken() {
+    run_in_folder(async |_, target| {
+        let mut cluster = Cluster::new(8);
+        cluster.save(&target, "base", None).await;
+        for (_, value) in cluster.keys.values_mut() {
+            // As long, and not the same.
+            *value = value.iter().map(|byte| !byte).collect();
+        }
+        let refused = cluster.save_some(&target, "next", Some("base"), usize::MAX).await;
+        assert!(matches!(refused, Err(Error::History { .. })));
+        assert!(matches!(Backup::open(&target, "next").await, Err(Error::Missing { .. })));
+    });
+}
+
 /// Older manifests than this one may lack it: nobody knows of which history they are.
 #[test]
 fn nothing_builds_on_a_backup_that_does_not_say_its_term() {

@@ -95,6 +95,37 @@ fn a_backup_whose_base_was_pruned_before_it_began_fails_at_once() {
     });
 }
 
+/// A prune that had looked for heads takes the base while the head of the next backup is stored: the save looks behind
+/// that, and sees it.
+#[test]
+fn a_backup_whose_base_goes_while_its_head_is_stored_fails_at_once() {
+    run_in_folder(async |folder, target| {
+        let mut cluster = Cluster::new(47);
+        cluster.save(&target, "base", None).await;
+        cluster.work(10);
+        let (manifest, aside) = (folder.path().join("base/manifest"), folder.path().join("aside"));
+        // The system may have looked before the manifest went: a thread of it goes on while this one rests.
+        for number in 0..20 {
+            let next = format!("next{number}");
+            let sources = Sources::find(&target, SHOP, Some("base"), false, None).await.unwrap();
+            let begin = Saver::begin_with(&target, &next, cluster.head(), sources, SMALL);
+            let mut beginning = Box::pin(begin);
+            poll_until(&mut beginning, &folder, &format!("{next}/head"), true).await;
+            std::fs::rename(&manifest, &aside).unwrap();
+            if let Err(refused) = beginning.await {
+                assert!(
+                    matches!(&refused, Error::Missing { name, .. } if name == "base"),
+                    "{refused}"
+                );
+                assert!(folder.is_empty(&next), "it leaves nothing");
+                return;
+            }
+            std::fs::rename(&aside, &manifest).unwrap();
+        }
+        panic!("it does not look behind its head");
+    });
+}
+
 /// A prune took the manifest that a backup under way builds on, and no more. The next prunes leave the
 /// objects until that has ended.
 #[test]
@@ -275,6 +306,23 @@ fn an_object_that_goes_just_before_the_manifest_leaves_no_backup() {
         let whole = cluster.save(&target, "whole", None).await;
         assert_eq!(whole.sources(), 1, "what was broken off lacks what it names");
         cluster.check(&target, "whole").await;
+    });
+}
+
+/// The manifest is written last: a save that is killed as soon as it is there has saved all that it names.
+#[test]
+fn a_save_that_is_killed_once_its_manifest_is_there_is_whole() {
+    run_in_folder(async |folder, target| {
+        let cluster = Cluster::new(46);
+        let items = cluster.items(&Sources::default());
+        let begun =
+            Saver::begin_with(&target, "next", cluster.head(), Sources::default(), SMALL).await;
+        let (mut saver, keys) = (begun.unwrap(), items.len() as u64);
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        poll_until(saver.finish(keys), &folder, "next/manifest", true).await;
+        cluster.check(&target, "next").await;
     });
 }
 
