@@ -2,6 +2,7 @@
 //! any moment, and while machines lose power.
 
 mod bucket;
+mod damaged;
 mod kills;
 mod machines;
 mod since;
