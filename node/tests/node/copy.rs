@@ -173,6 +173,17 @@ fn writer(source: Client, prefix: String, stop: Arc<AtomicBool>) -> JoinHandle<W
     })
 }
 
+/// The command with as many passes as it takes, on a thread of its own.
+fn copying(from: &Cluster, to: &Cluster, prefix: &str) -> JoinHandle<Ran> {
+    let (source_at, target_at) = (from.endpoints().join(","), to.endpoints().join(","));
+    let arguments = ["copy", "--from", &source_at, "--to", &target_at, "--prefix", prefix];
+    let more = ["--passes", "1000000", "--timeout", "120s", "-o", "json"];
+    let mut copying = command(&std::env::temp_dir(), &[&arguments[..], &more].concat());
+    let copying = copying.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let copying = copying.expect("cairn starts");
+    tokio::task::spawn_blocking(|| finish_within(WAIT_LIMIT * 5, copying))
+}
+
 /// One copy of keys of its own, which change meanwhile. Returns how many keys it deleted.
 ///
 /// It may end before the writers are stopped, if these wrote nothing between two of its looks.
@@ -185,13 +196,7 @@ async fn copied_meanwhile(from: &Cluster, to: &Cluster, prefix: &str) -> u64 {
     source.put(witness.clone(), "it goes later").await.expect("a put");
     let stop = Arc::new(AtomicBool::new(false));
     let writer = writer(source.clone(), prefix.to_owned(), Arc::clone(&stop));
-    let (source_at, target_at) = (from.endpoints().join(","), to.endpoints().join(","));
-    let arguments = ["copy", "--from", &source_at, "--to", &target_at, "--prefix", prefix];
-    let more = ["--passes", "1000000", "--timeout", "120s", "-o", "json"];
-    let mut copying = command(&std::env::temp_dir(), &[&arguments[..], &more].concat());
-    let copying = copying.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let copying = copying.expect("cairn starts");
-    let copying = tokio::task::spawn_blocking(|| finish_within(WAIT_LIMIT * 5, copying));
+    let copying = copying(from, to, prefix);
     let until = async |is_there: bool| {
         let so = async || {
             let found = target.get(witness.clone()).await.expect("a get");
@@ -231,6 +236,56 @@ async fn what_changes_meanwhile_is_copied_by_a_later_pass_and_what_is_gone_is_de
         }
     }
     panic!("no pass deleted anything");
+}
+
+/// One copy of a key that another client of the target writes, and that then goes at the source. Returns whether the copy
+/// ran until a pass had met that.
+async fn copied_beside_another_client(from: &Cluster, to: &Cluster, prefix: &str) -> bool {
+    let (source, target) = (from.client(), to.client());
+    let key = format!("{prefix}key");
+    source.put(key.clone(), "of the source").await.expect("a put");
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = writer(source.clone(), prefix.to_owned(), Arc::clone(&stop));
+    let copying = copying(from, to, prefix);
+    let copied = async |key: &str| {
+        let so = async || {
+            // What the command wrote is there once it has ended.
+            let has_ended = copying.is_finished();
+            let is_there = target.get(key.to_owned()).await.expect("a get").is_some();
+            (has_ended || is_there).then_some(is_there)
+        };
+        to.until("it is copied", so).await
+    };
+    assert!(copied(&key).await, "the first pass copies it");
+    target.put(key.clone(), "of the target").await.expect("a put");
+    source.delete(key.clone()).await.expect("a delete");
+    // The pass that copies the first one, or an earlier one, finds the key gone. The second one is copied by a later pass,
+    // which begins once what is gone has been deleted.
+    let mut has_met = true;
+    for witness in ["first", "second"] {
+        let witness = format!("{prefix}witness/{witness}");
+        source.put(witness.clone(), "it is there").await.expect("a put");
+        has_met &= copied(&witness).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.await.expect("every write was acknowledged");
+    let copied = json_of(&copying.await.expect("the command ended"));
+    let found = target.get(key).await.expect("a get").expect("it stays at the target");
+    assert_eq!(found.value, "of the target");
+    assert!(!has_met || copied["total"]["left"] == 1, "{}", copied["total"]);
+    has_met
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_client_of_the_target_wrote_stays_though_its_key_is_gone_at_the_source() {
+    let from = Cluster::start(1, "128MiB", "").await;
+    let to = Cluster::start(1, "128MiB", "").await;
+    for attempt in 0..100 {
+        if copied_beside_another_client(&from, &to, &format!("{attempt}/")).await {
+            return;
+        }
+    }
+    panic!("no copy ran until it met that");
 }
 
 /// The story: somebody took both streams that a member has, and the copy ended at once.
