@@ -4,6 +4,7 @@ mod access;
 mod backup;
 mod bar;
 mod bench;
+mod bulk_write;
 mod bytes_text;
 mod certs;
 mod cluster_view;

@@ -2,43 +2,17 @@
 //!
 //! What holds here: every write has a condition, which the servers check: that the key does not exist, or
 //! that it has the version that was seen. So nothing that another client writes meanwhile is replaced unseen.
-//! In memory are [`BATCHES`] batches and [`IN_FLIGHT_BYTES`], one piece of the source, and [`READS`] values of
-//! the target.
+//! In memory are what `bulk_write` allows, and one piece of the source.
 
 use super::pass::{Entry, Gone, Known, Step};
 use super::source::Reading;
+use crate::cli::bulk_write::{Batch, Cluster, Existing, Most, ROUNDS, There};
 use crate::cli::bytes_text::escape;
 use bytes::Bytes;
-use cairn_client::{Client, Condition, Error, Limits, Version};
+use cairn_client::{Condition, Error, Version};
 use futures::future::try_join_all;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-
-/// Batches that are sent at a time.
-const BATCHES: usize = 8;
-/// Bytes of keys and values in a batch, unless one value is larger.
-const BATCH_BYTES: u64 = 1 << 20;
-/// The most operations of a batch, if the target takes as many.
-const BATCH_OPERATIONS: usize = 128;
-/// Bytes of all batches that are sent at a time, unless one is larger.
-const IN_FLIGHT_BYTES: u64 = 32 << 20;
-/// Values of the target that are read at a time, to compare them.
-const READS: usize = 16;
-/// How often a batch is sent while other clients write the same keys.
-const ROUNDS: usize = 16;
-
-/// What happens to a key that exists with another value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Existing {
-    /// The copy ends.
-    Refuse,
-    /// It stays as it is.
-    Keep,
-    /// It gets the value of the source.
-    Replace,
-}
 
 /// What became of the keys of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,55 +72,14 @@ impl Put {
     }
 }
 
-/// The most that a batch has, unless one value is larger.
-#[derive(Clone, Copy, Debug)]
-struct Most {
-    operations: usize,
-    bytes: u64,
-}
-
-impl From<Limits> for Most {
-    fn from(limits: Limits) -> Most {
-        let operations = usize::try_from(limits.max_batch_operations).unwrap_or(usize::MAX);
-        Most {
-            operations: BATCH_OPERATIONS.min(operations).max(1),
-            bytes: BATCH_BYTES.min(limits.max_request_bytes.into()),
-        }
-    }
-}
-
 /// Takes keys for one batch away from the end.
 fn last_of(keys: &mut Vec<(Vec<u8>, Version)>, most: Most) -> Vec<(Vec<u8>, Version)> {
-    let (mut count, mut bytes) = (0, 0_u64);
-    for (key, _) in keys.iter().rev().take(most.operations) {
-        bytes = bytes.saturating_add(key.len() as u64);
-        if count > 0 && bytes > most.bytes {
-            break;
-        }
-        count += 1;
+    let mut batch = Batch::default();
+    while let Some(last) = keys.pop_if(|(key, _)| batch.takes(key.len() as u64, most)) {
+        let bytes = last.0.len() as u64;
+        batch.push(last, bytes);
     }
-    keys.split_off(keys.len().saturating_sub(count))
-}
-
-/// Puts that are sent together, and their bytes.
-#[derive(Debug, Default)]
-struct Batch {
-    puts: Vec<Put>,
-    bytes: u64,
-}
-
-impl Batch {
-    /// Whether another one belongs into it.
-    fn takes(&self, put: &Put, most: Most) -> bool {
-        self.puts.is_empty()
-            || (self.puts.len() < most.operations
-                && self.bytes.saturating_add(put.bytes()) <= most.bytes)
-    }
-
-    fn push(&mut self, put: Put) {
-        self.bytes = self.bytes.saturating_add(put.bytes());
-        self.puts.push(put);
-    }
+    batch.entries
 }
 
 /// What became of a batch.
@@ -162,12 +95,7 @@ struct Ended {
 
 /// The target, and how it is written.
 #[derive(Clone)]
-pub(super) struct Target {
-    client: Client,
-    most: Most,
-    existing: Existing,
-    reads: Arc<Semaphore>,
-}
+pub(super) struct Target(pub(super) Cluster);
 
 /// Batches that are sent, and what is known of those that ended.
 struct Sending<'a> {
@@ -179,10 +107,6 @@ struct Sending<'a> {
 }
 
 impl Target {
-    pub(super) fn new(client: Client, limits: Limits, existing: Existing) -> Target {
-        Target { client, most: limits.into(), existing, reads: Arc::new(Semaphore::new(READS)) }
-    }
-
     /// Copies what `known` says of a state, and then deletes what is gone. After an error the counts say
     /// what was done. `each` is told how many keys of the source were looked at.
     pub(super) async fn pass(
@@ -209,10 +133,11 @@ impl Target {
                     );
                 }
                 let put = Put::of(&key, &reading.value(item)?, source, condition);
-                if !batch.takes(&put, self.most) {
+                let bytes = put.bytes();
+                if !batch.takes(bytes, self.0.most) {
                     sending.send(std::mem::take(&mut batch)).await?;
                 }
-                batch.push(put);
+                batch.push(put, bytes);
             }
         }
         sending.send(batch).await?;
@@ -230,9 +155,9 @@ impl Target {
         counts: &mut Counts,
     ) -> anyhow::Result<()> {
         while !keys.is_empty() {
-            let mut some = last_of(&mut keys, self.most);
+            let mut some = last_of(&mut keys, self.0.most);
             while !some.is_empty() {
-                let mut batch = self.client.batch();
+                let mut batch = self.0.client.batch();
                 for (key, version) in &some {
                     batch = batch.delete_if(key.clone(), Condition::Version(*version));
                 }
@@ -257,7 +182,8 @@ impl Target {
     }
 
     /// Puts a batch, and looks at those keys whose condition does not hold.
-    async fn put(self, mut puts: Vec<Put>, bytes: u64) -> anyhow::Result<Ended> {
+    async fn put(self, batch: Batch<Put>) -> anyhow::Result<Ended> {
+        let Batch { entries: mut puts, bytes } = batch;
         let mut ended = Ended { bytes, ..Ended::default() };
         for _ in 0..ROUNDS {
             let tried = self.try_put(&puts).await;
@@ -290,7 +216,7 @@ impl Target {
             }
             let mut asked = Vec::new();
             for put in &there {
-                asked.push(self.found(put));
+                asked.push(self.0.find(&put.key, &put.value));
             }
             let found = try_join_all(asked).await?;
             for (put, found) in there.into_iter().zip(found) {
@@ -305,37 +231,29 @@ impl Target {
     }
 
     async fn try_put(&self, puts: &[Put]) -> Result<Version, Error> {
-        let mut batch = self.client.batch();
+        let mut batch = self.0.client.batch();
         for put in puts {
             batch = batch.put_if(put.key.clone(), put.value.clone(), put.condition);
         }
         batch.commit().await.map(|done| done.version)
     }
 
-    /// Whether the target has this value of a key, and with which version; `None` if it has none.
-    async fn found(&self, put: &Put) -> Result<Option<(bool, Version)>, Error> {
-        // It is never closed.
-        let _permit = self.reads.acquire().await.ok();
-        let there = self.client.get(put.key.clone()).await?;
-        Ok(there.map(|there| (there.value == put.value, there.version)))
-    }
-
     /// Counts a key that exists, and returns it if it is to be put again.
     fn look(
         &self,
         put: Put,
-        found: Option<(bool, Version)>,
+        found: Option<There>,
         ended: &mut Ended,
     ) -> anyhow::Result<Option<Put>> {
-        Ok(match (found, self.existing) {
+        Ok(match (found, self.0.existing) {
             // It was deleted meanwhile.
             (None, _) => Some(Put { condition: Condition::Absent, ..put }),
-            (Some((true, version)), _) => {
+            (Some(There { is_same: true, version }), _) => {
                 ended.counts.same += 1;
                 ended.copied.push((put.key, put.source, version, false));
                 None
             }
-            (Some((false, version)), Existing::Replace) => {
+            (Some(There { version, .. }), Existing::Replace) => {
                 Some(Put { condition: Condition::Version(version), ..put })
             }
             (Some(_), Existing::Keep) => {
@@ -353,19 +271,15 @@ impl Target {
 
 impl Sending<'_> {
     /// Sends a batch once there is room for it.
-    async fn send(&mut self, batch: Batch) -> anyhow::Result<()> {
-        if batch.puts.is_empty() {
+    async fn send(&mut self, batch: Batch<Put>) -> anyhow::Result<()> {
+        if batch.entries.is_empty() {
             return Ok(());
         }
-        let fits = |running: usize, bytes: u64| {
-            running == 0
-                || (running < BATCHES && bytes.saturating_add(batch.bytes) <= IN_FLIGHT_BYTES)
-        };
-        while !fits(self.running.len(), self.bytes) {
+        while !batch.fits_beside(self.running.len(), self.bytes) {
             self.ended().await?;
         }
         self.bytes = self.bytes.saturating_add(batch.bytes);
-        self.running.spawn(self.target.clone().put(batch.puts, batch.bytes));
+        self.running.spawn(self.target.clone().put(batch));
         Ok(())
     }
 
@@ -393,8 +307,7 @@ mod tests {
     fn target(existing: Existing) -> Target {
         // Nothing listens there, and nothing asks it.
         let client = Options::new(["127.0.0.1:1"]).build().expect("an endpoint");
-        let most = Most { operations: 3, bytes: 8 };
-        Target { client, most, existing, reads: Arc::new(Semaphore::new(1)) }
+        Target(Cluster::new(client, Most { operations: 3, bytes: 8 }, existing))
     }
 
     fn put(key: &str) -> Put {
@@ -412,22 +325,6 @@ mod tests {
         assert_eq!((&put.key[..], &put.value[..], put.bytes()), (&b"key"[..], &b"value"[..], 8));
     }
 
-    #[tokio::test]
-    async fn a_batch_is_within_the_limits_and_a_large_value_is_alone() {
-        let (most, mut batch) = (target(Existing::Refuse).most, Batch::default());
-        let large = Put { value: vec![0; 100].into(), ..put("a") };
-        assert!(batch.takes(&large, most));
-        batch.push(large);
-        assert!(!batch.takes(&put("b"), most));
-        let mut batch = Batch::default();
-        for key in ["a", "b", "c"] {
-            assert!(batch.takes(&put(key), most), "{key}");
-            batch.push(put(key));
-        }
-        assert!(!batch.takes(&put("d"), most), "three operations");
-        assert_eq!(batch.bytes, 6);
-    }
-
     /// The story: the number of deletes was bounded and not their bytes, so the target refused a batch of long
     /// keys.
     #[test]
@@ -440,12 +337,13 @@ mod tests {
             let some = last_of(&mut keys, most);
             batches.push(some.iter().map(|(key, _)| key.len()).collect::<Vec<_>>());
         }
-        assert_eq!(batches, [vec![1, 1, 1], vec![4, 1], vec![4], vec![20]]);
+        assert_eq!(batches, [vec![1, 1, 1], vec![1, 4], vec![4], vec![20]]);
     }
 
     #[tokio::test]
     async fn a_key_that_exists_is_counted_by_what_becomes_of_it() {
-        let (same, other) = (Some((true, Version(7))), Some((false, Version(8))));
+        let same = Some(There { is_same: true, version: Version(7) });
+        let other = Some(There { is_same: false, version: Version(8) });
         for existing in [Existing::Refuse, Existing::Keep, Existing::Replace] {
             let (target, mut ended) = (target(existing), Ended::default());
             let again = target.look(put("a"), same, &mut ended).expect("it is the same");

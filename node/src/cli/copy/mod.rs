@@ -19,12 +19,13 @@ mod sides;
 mod source;
 
 use super::bar;
+use super::bulk_write::{Cluster, Existing};
 use super::bytes_text::{escape, key_bytes};
 use super::connect::time;
 use super::exit::{self, Exit, UsageError};
 use super::output::Output;
 use super::signals::termination;
-use apply::{Counts, Existing, Target};
+use apply::{Counts, Target};
 use cairn_client::shown;
 use clap::Args;
 use pass::{KNOWN_BYTES_MAX, Known, remembered_bytes, too_many};
@@ -181,7 +182,7 @@ async fn copy(
         return Ok(());
     }
     let limits = to.limits().await?;
-    let target = Target::new(to, limits, existing);
+    let target = Target(Cluster::new(to, limits.into(), existing));
     let mut known = Known::new(args.passes > 1);
     let mut reading = source.read(Values::All, output).await?;
     progress.writes = true;

@@ -8,6 +8,7 @@
 
 use super::pass::{KNOWN_BYTES_MAX, remembered_bytes};
 use super::source::{Reading, Source, Values};
+use crate::cli::bulk_write::READS;
 use crate::cli::bytes_text::escape;
 use crate::cli::exit::{StateError, UsageError};
 use crate::cli::export::below;
@@ -17,8 +18,6 @@ use cairn_backup::Item;
 use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, StateItem};
 use futures::future::try_join_all;
 
-/// Values of the target that are read at a time.
-const READS: usize = 16;
 /// So many keys are named; all are counted.
 const NAMED: usize = 10;
 /// The most of a key that is shown, in bytes.

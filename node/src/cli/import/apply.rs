@@ -2,44 +2,19 @@
 //!
 //! What holds here: a key that exists is never replaced unless that was asked for, whoever writes it
 //! meanwhile: the servers check. A key that has the same value already is not written again, so an import
-//! that was broken off may be run again. In memory are [`BATCHES`] batches and [`IN_FLIGHT_BYTES`], and
-//! [`READS`] values of the cluster.
+//! that was broken off may be run again. In memory is what `bulk_write` allows.
 
-use super::check::Sizes;
 use super::input::{Entry, Input, Read};
+use crate::cli::bulk_write::{Batch, Cluster, Existing, Most, ROUNDS, There};
 use crate::cli::bytes_text::escape;
-use cairn_client::{Client, Condition, Error};
+use cairn_client::{Condition, Error};
 use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeSet;
-use tokio::sync::Semaphore;
 
-/// Batches that are sent at a time.
-const BATCHES: usize = 8;
-/// Bytes of keys and values in a batch, unless one value is larger.
-const BATCH_BYTES: u64 = 1 << 20;
-/// The most operations of a batch, if the servers take as many.
-const BATCH_OPERATIONS: usize = 128;
-/// Bytes of all batches that are sent at a time, unless one is larger.
-const IN_FLIGHT_BYTES: u64 = 32 << 20;
-/// Values of the cluster that are read at a time, to compare them.
-const READS: usize = 16;
-/// How often a batch is sent while other clients delete what they wrote before.
-const ROUNDS: usize = 16;
 /// So many keys are named; all are counted.
 const NAMED: usize = 5;
-
-/// What happens to a key that exists with another value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Existing {
-    /// The import ends.
-    Refuse,
-    /// It stays as it is.
-    Keep,
-    /// It gets the value of the input.
-    Overwrite,
-}
 
 /// What became of the keys, or would.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,7 +54,7 @@ impl Counts {
         match existing {
             _ if is_same => self.same += 1,
             Existing::Keep => self.kept += 1,
-            Existing::Overwrite => self.overwritten += 1,
+            Existing::Replace => self.overwritten += 1,
             Existing::Refuse => {
                 self.refused += 1;
                 if self.named.len() < NAMED {
@@ -91,12 +66,7 @@ impl Counts {
 }
 
 /// How an input is written.
-pub(super) struct Job {
-    pub(super) client: Client,
-    pub(super) sizes: Sizes,
-    pub(super) existing: Existing,
-    reads: Semaphore,
-}
+pub(super) struct Job(pub(super) Cluster);
 
 /// Whether anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,18 +76,7 @@ pub(super) enum Step {
     Write,
 }
 
-/// What the cluster has of a key.
-enum State {
-    Absent,
-    Same,
-    Other,
-}
-
 impl Job {
-    pub(super) fn new(client: Client, sizes: Sizes, existing: Existing) -> Job {
-        Job { client, sizes, existing, reads: Semaphore::new(READS) }
-    }
-
     /// Goes through the input as it is now, which may be shorter or longer than it was when it was checked:
     /// [`Counts::keys`] tells. `done` is told of each batch how many keys it had. After an error no
     /// batch is begun, and the counts say what was done.
@@ -128,7 +87,7 @@ impl Job {
         done: &dyn Fn(u64),
     ) -> (Counts, anyhow::Result<()>) {
         let (mut counts, mut result) = (Counts::default(), input.rewind());
-        let mut batches = Batches { input, sizes: self.sizes, ahead: None };
+        let mut batches = Batches { input, most: self.0.most, ahead: None };
         let (mut running, mut bytes, mut waiting) = (FuturesUnordered::new(), 0_u64, None);
         loop {
             if waiting.is_none() && result.is_ok() {
@@ -137,10 +96,7 @@ impl Job {
                     Err(error) => result = Err(error),
                 }
             }
-            let fits = |batch: &mut Batch| {
-                let room = bytes.saturating_add(batch.bytes) <= IN_FLIGHT_BYTES;
-                running.is_empty() || (running.len() < BATCHES && room)
-            };
+            let fits = |batch: &mut Batch<Entry>| batch.fits_beside(running.len(), bytes);
             if result.is_ok()
                 && let Some(batch) = waiting.take_if(fits)
             {
@@ -159,23 +115,22 @@ impl Job {
         (counts, result)
     }
 
-    async fn batch(&self, step: Step, batch: Batch) -> Ended {
+    async fn batch(&self, step: Step, batch: Batch<Entry>) -> Ended {
         let (bytes, keys) = (batch.bytes, batch.entries.len() as u64);
         let mut counts = Counts::default();
-        let result = match (step, self.existing) {
+        let result = match (step, self.0.existing) {
             (Step::Compare, _) => self.compare(&batch.entries, &mut counts).await,
-            (Step::Write, Existing::Overwrite) => self.overwrite(batch.entries, &mut counts).await,
+            (Step::Write, Existing::Replace) => self.overwrite(batch.entries, &mut counts).await,
             (Step::Write, _) => self.put_absent(batch.entries, &mut counts).await,
         };
         Ended { bytes, keys, counts, result }
     }
 
     async fn compare(&self, entries: &[Entry], counts: &mut Counts) -> anyhow::Result<()> {
-        for (entry, state) in entries.iter().zip(self.states(entries).await?) {
-            match state {
-                State::Absent => counts.written += 1,
-                State::Same => counts.found(entry, true, self.existing),
-                State::Other => counts.found(entry, false, self.existing),
+        for (entry, there) in entries.iter().zip(self.find(entries).await?) {
+            match there {
+                None => counts.written += 1,
+                Some(there) => counts.found(entry, there.is_same, self.0.existing),
             }
         }
         Ok(())
@@ -197,13 +152,12 @@ impl Job {
             for (number, entry) in entries.into_iter().enumerate() {
                 if there.contains(&number) { existing.push(entry) } else { absent.push(entry) }
             }
-            let states = self.states(&existing).await?;
-            for (entry, state) in existing.into_iter().zip(states) {
-                match state {
+            let found = self.find(&existing).await?;
+            for (entry, there) in existing.into_iter().zip(found) {
+                match there {
                     // It was deleted meanwhile.
-                    State::Absent => absent.push(entry),
-                    State::Same => counts.found(&entry, true, self.existing),
-                    State::Other => counts.found(&entry, false, self.existing),
+                    None => absent.push(entry),
+                    Some(there) => counts.found(&entry, there.is_same, self.0.existing),
                 }
             }
             if counts.refused > 0 {
@@ -217,13 +171,13 @@ impl Job {
 
     /// Puts what has another value, or is absent.
     async fn overwrite(&self, entries: Vec<Entry>, counts: &mut Counts) -> anyhow::Result<()> {
-        let states = self.states(&entries).await?;
+        let found = self.find(&entries).await?;
         let (mut changed, mut absent) = (Vec::new(), 0);
-        for (entry, state) in entries.into_iter().zip(states) {
-            match state {
-                State::Same => counts.same += 1,
-                State::Other => changed.push(entry),
-                State::Absent => {
+        for (entry, there) in entries.into_iter().zip(found) {
+            match there {
+                Some(There { is_same: true, .. }) => counts.same += 1,
+                Some(_) => changed.push(entry),
+                None => {
                     absent += 1;
                     changed.push(entry);
                 }
@@ -239,25 +193,16 @@ impl Job {
         if entries.is_empty() {
             return Ok(());
         }
-        let mut batch = self.client.batch();
+        let mut batch = self.0.client.batch();
         for entry in entries {
             batch = batch.put_if(entry.key.clone(), entry.value.clone(), condition);
         }
         batch.commit().await.map(drop)
     }
 
-    async fn states(&self, entries: &[Entry]) -> Result<Vec<State>, Error> {
-        try_join_all(entries.iter().map(|entry| self.state(entry))).await
-    }
-
-    async fn state(&self, entry: &Entry) -> Result<State, Error> {
-        // It is never closed.
-        let _permit = self.reads.acquire().await.ok();
-        Ok(match self.client.get(entry.key.clone()).await? {
-            None => State::Absent,
-            Some(item) if item.value == entry.value => State::Same,
-            Some(_) => State::Other,
-        })
+    /// What the cluster has of each.
+    async fn find(&self, entries: &[Entry]) -> Result<Vec<Option<There>>, Error> {
+        try_join_all(entries.iter().map(|entry| self.0.find(&entry.key, &entry.value))).await
     }
 }
 
@@ -269,35 +214,24 @@ struct Ended {
     result: anyhow::Result<()>,
 }
 
-/// Entries that are sent together, and their bytes.
-#[derive(Debug, Default)]
-struct Batch {
-    entries: Vec<Entry>,
-    bytes: u64,
-}
-
 /// An input in batches.
 struct Batches<'a> {
     input: &'a mut Input,
-    sizes: Sizes,
+    most: Most,
     /// It did not fit into the batch before.
     ahead: Option<Entry>,
 }
 
 impl Batches<'_> {
-    fn next(&mut self) -> anyhow::Result<Option<Batch>> {
-        let most = BATCH_BYTES.min(self.sizes.request);
-        let operations = BATCH_OPERATIONS.min(self.sizes.operations).max(1);
+    fn next(&mut self) -> anyhow::Result<Option<Batch<Entry>>> {
         let mut batch = Batch::default();
-        while batch.entries.len() < operations {
-            let Some(entry) = self.entry()? else { break };
+        while let Some(entry) = self.entry()? {
             let bytes = (entry.key.len() + entry.value.len()) as u64;
-            if !batch.entries.is_empty() && batch.bytes + bytes > most {
+            if !batch.takes(bytes, self.most) {
                 self.ahead = Some(entry);
                 break;
             }
-            batch.bytes += bytes;
-            batch.entries.push(entry);
+            batch.push(entry, bytes);
         }
         Ok(Some(batch).filter(|batch| !batch.entries.is_empty()))
     }
@@ -326,9 +260,9 @@ impl Batches<'_> {
 mod tests {
     use super::*;
 
-    fn batches(sizes: Sizes, text: &str) -> Vec<(Vec<String>, u64)> {
+    fn batches(most: Most, text: &str) -> Vec<(Vec<String>, u64)> {
         let mut input = Input::of_text(text);
-        let mut batches = Batches { input: &mut input, sizes, ahead: None };
+        let mut batches = Batches { input: &mut input, most, ahead: None };
         let mut found = Vec::new();
         while let Some(batch) = batches.next().expect("it is read") {
             let keys = batch.entries.iter().map(|entry| escape(&entry.key)).collect();
@@ -342,13 +276,13 @@ mod tests {
         let line = |key: &str, bytes| {
             format!("{{\"key\":\"{key}\",\"value\":\"{}\"}}\n", "v".repeat(bytes))
         };
-        let sizes = Sizes { key: 8, value: 100, request: 20, operations: 3 };
+        let most = Most { operations: 3, bytes: 20 };
         let text = [("a", 1), ("b", 1), ("c", 1), ("d", 17), ("e", 1), ("f", 99), ("g", 0)]
             .map(|(key, bytes)| line(key, bytes))
             .concat();
         let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         assert_eq!(
-            batches(sizes, &text),
+            batches(most, &text),
             [
                 (keys(&["a", "b", "c"]), 6),
                 (keys(&["d", "e"]), 20),
@@ -356,7 +290,7 @@ mod tests {
                 (keys(&["g"]), 1),
             ]
         );
-        assert!(batches(sizes, "{\"end\":{\"keys\":0}}\n").is_empty());
+        assert!(batches(most, "{\"end\":{\"keys\":0}}\n").is_empty());
     }
 
     #[test]
@@ -364,7 +298,7 @@ mod tests {
         let entry = Entry { key: "k\n".into(), value: "v".into(), line: None };
         for (existing, expected) in [
             (Existing::Keep, Counts { kept: 7, ..Counts::default() }),
-            (Existing::Overwrite, Counts { overwritten: 7, ..Counts::default() }),
+            (Existing::Replace, Counts { overwritten: 7, ..Counts::default() }),
             (
                 Existing::Refuse,
                 Counts { refused: 7, named: vec!["k\\n".into(); NAMED], ..Counts::default() },

@@ -22,8 +22,6 @@ pub(super) struct Sizes {
     pub(super) key: u64,
     pub(super) value: u64,
     pub(super) request: u64,
-    /// Operations of a batch.
-    pub(super) operations: usize,
 }
 
 impl From<Limits> for Sizes {
@@ -32,7 +30,6 @@ impl From<Limits> for Sizes {
             key: limits.max_key_bytes.into(),
             value: limits.max_value_bytes.into(),
             request: limits.max_request_bytes.into(),
-            operations: usize::try_from(limits.max_batch_operations).unwrap_or(usize::MAX),
         }
     }
 }
@@ -216,7 +213,7 @@ mod tests {
     use super::*;
 
     fn sizes() -> Sizes {
-        Sizes { key: 8, value: 10, request: 16, operations: 3 }
+        Sizes { key: 8, value: 10, request: 16 }
     }
 
     fn lines(keys: &[&str]) -> String {

@@ -11,10 +11,11 @@ mod input;
 
 use super::ConnectOptions;
 use super::bar;
+use super::bulk_write::{Cluster, Existing};
 use super::bytes_text::{escape, key_bytes};
 use super::exit::{Exit, StateError};
 use super::output::Output;
-use apply::{Counts, Existing, Job, Step};
+use apply::{Counts, Job, Step};
 use check::Checked;
 use clap::Args;
 use input::Input;
@@ -76,7 +77,7 @@ struct ExistingArgs {
 impl ExistingArgs {
     fn existing(self) -> Existing {
         match self {
-            ExistingArgs { overwrite: true, .. } => Existing::Overwrite,
+            ExistingArgs { overwrite: true, .. } => Existing::Replace,
             ExistingArgs { if_absent: true, .. } => Existing::Keep,
             _ => Existing::Refuse,
         }
@@ -91,11 +92,11 @@ pub(crate) async fn run(args: ImportArgs, output: &Output) -> anyhow::Result<Exi
         (None, None) => anyhow::bail!("no file to import"),
     };
     let client = args.connect.client()?;
-    let sizes = client.limits().await?.into();
-    let checked = check::check(&mut input, sizes, args.partial)?;
+    let limits = client.limits().await?;
+    let checked = check::check(&mut input, limits.into(), args.partial)?;
     let leased = warn(&mut input, checked, output)?;
     let existing = args.existing.existing();
-    let job = Job::new(client, sizes, existing);
+    let job = Job(Cluster::new(client, limits.into(), existing));
     let mut counts = Counts::default();
     if args.dry_run || existing == Existing::Refuse {
         counts = compared(&job, &mut input, checked).await?;
@@ -205,6 +206,7 @@ fn text(name: &str, checked: Checked, counts: &Counts, dry_run: bool) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::bulk_write::Most;
 
     #[test]
     fn the_result_says_what_became_of_the_keys() {
@@ -222,8 +224,7 @@ mod tests {
     fn job(existing: Existing) -> Job {
         // Nothing listens there, and nothing asks it: what is left of the input has no key.
         let client = cairn_client::Options::new(["127.0.0.1:1"]).build().expect("an endpoint");
-        let sizes = check::Sizes { key: 8, value: 8, request: 16, operations: 3 };
-        Job::new(client, sizes, existing)
+        Job(Cluster::new(client, Most { operations: 3, bytes: 16 }, existing))
     }
 
     /// The story: the file was written again between its check and the import, and was shorter for a moment.
@@ -232,7 +233,7 @@ mod tests {
     async fn an_input_that_is_shorter_than_it_was_is_no_import() {
         let checked = Checked { keys: 3, cut: None };
         for left in ["", "{\"key\":\"a\",\"va", "{\"end\":{\"keys\":3}}\n"] {
-            for existing in [Existing::Refuse, Existing::Keep, Existing::Overwrite] {
+            for existing in [Existing::Refuse, Existing::Keep, Existing::Replace] {
                 let (job, mut input) = (job(existing), Input::of_text(left));
                 let says = "lines changed meanwhile: it had 3 keys, and now 0; ";
                 let error = compared(&job, &mut input, checked).await.expect_err("it is shorter");
