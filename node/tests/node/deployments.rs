@@ -166,6 +166,9 @@ fn ports_and_paths_are_those_of_the_unit_and_of_the_example() {
         let member = format!("${{member.private_ip}}:{client}/${{member.private_ip}}:{peer}\"");
         assert!(main.contains(&member), "{cloud}");
         assert!(!main.contains(&http), "{cloud}: the port of HTTP stays closed");
+        let boot = "templatefile(\"${path.module}/../boot.tftpl\", {
+      machine        = file(\"${path.module}/machine.sh\")\n";
+        assert!(main.contains(boot), "{cloud}: it boots by the script of both clouds");
     }
 
     let script = read(SCRIPT);
@@ -316,11 +319,7 @@ fn the_script_says_what_it_takes_and_takes_what_others_give_it() {
     assert_eq!(described, taken);
     assert!(taken.len() > 20, "{taken:?}");
 
-    for file in [
-        "docs/nvme.md",
-        "deploy/nvme/terraform/aws/boot.tftpl",
-        "deploy/nvme/terraform/gcp/boot.tftpl",
-    ] {
+    for file in ["docs/nvme.md", "deploy/nvme/terraform/boot.tftpl"] {
         let text = read(file);
         let given = options(&text);
         assert!(given.len() >= 4, "{file}: {given:?}");

@@ -134,7 +134,8 @@ resource "aws_instance" "member" {
   }
 
   user_data = templatefile("${path.module}/user-data.yaml.tftpl", {
-    boot = base64encode(templatefile("${path.module}/boot.tftpl", {
+    boot = base64encode(templatefile("${path.module}/../boot.tftpl", {
+      machine        = file("${path.module}/machine.sh")
       cluster        = var.cluster
       slot           = each.key
       members        = local.members

@@ -116,7 +116,8 @@ resource "google_compute_instance" "member" {
   metadata = {
     enable-oslogin         = "TRUE"
     block-project-ssh-keys = "TRUE"
-    startup-script = templatefile("${path.module}/boot.tftpl", {
+    startup-script = templatefile("${path.module}/../boot.tftpl", {
+      machine        = file("${path.module}/machine.sh")
       cluster        = var.cluster
       slot           = each.key
       members        = local.members

@@ -1,5 +1,5 @@
-//! The boot scripts of `deploy/nvme/terraform`, evaluated and run with programs of this test in place of the cloud's and
-//! of the package managers.
+//! The boot script of `deploy/nvme/terraform`, evaluated for each cloud and run with programs of this test in place of the
+//! cloud's and of the package managers.
 //!
 //! What holds here: a script sees no other folder than the test's, since `/root` is replaced by one of it, and calls no
 //! program that would change the machine. It needs no root.
@@ -66,9 +66,11 @@ const PROGRAMS: [(&str, &str); 8] = [
 /// Those that a package brings.
 const LATER: [(&str, &str); 2] = [("cairn-nvme-setup", "\n"), ("mkfs.ext4", "\n")];
 
-/// A template with one setting. Directives of Terraform that end with `~}` leave nothing of their line.
-fn evaluated(template: &str, package: &str) -> String {
+/// A template with one setting, for a machine whose cloud has these functions. Directives of Terraform that end with `~}`
+/// leave nothing of their line.
+fn evaluated(template: &str, functions: &str, package: &str) -> String {
     let values = [
+        ("machine", functions),
         ("cluster", "example"),
         ("slot", "2"),
         ("members", "1=10.0.1.10:7400/10.0.1.10:7401,2=10.0.2.10:7400/10.0.2.10:7401"),
@@ -105,11 +107,14 @@ impl Machine {
     /// With a package and the first certificates in its bucket.
     fn new(cloud: &str, package: &'static str) -> Machine {
         let folder = temporary();
-        let template = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("../deploy/nvme/terraform/{cloud}/boot.tftpl"));
-        let template = fs::read_to_string(template).expect("a template");
+        let read = |file: &str| {
+            let terraform = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/nvme/terraform");
+            fs::read_to_string(terraform.join(file)).expect("a file of the deployment")
+        };
+        let (template, functions) = (read("boot.tftpl"), read(&format!("{cloud}/machine.sh")));
         let root = folder.path().join("root");
-        let script = evaluated(&template, package).replace("/root/", &format!("{}/", text(&root)));
+        let script = evaluated(&template, &functions, package);
+        let script = script.replace("/root/", &format!("{}/", text(&root)));
         for name in ["root", "bucket/slot-2", "programs", "given", "later"] {
             fs::create_dir_all(folder.path().join(name)).expect("a folder");
         }
