@@ -3,23 +3,22 @@
 //! Nodes of one [`Cluster`] share a store that applies each sequence number of a session once, like
 //! the real state machine. Each node plays its script, one step for each write, read or list.
 //! Without a step it serves the request.
-use std::collections::{BTreeMap, VecDeque};
+mod services;
+mod store;
+
+use cairn_client::Options;
+use cairn_client::proto;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::kv_server::KvServer;
+use cairn_client::proto::operator_server::OperatorServer;
+use cairn_launch::HeldPort;
+use prost::Message;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-
-use bytes::Bytes;
-use cairn_client::Options;
-use cairn_client::proto::error_detail::Reason;
-use cairn_client::proto::kv_server::{Kv, KvServer};
-use cairn_client::proto::operator_server::{Operator, OperatorServer};
-use cairn_client::proto::{self, answer, call};
-use cairn_launch::HeldPort;
-use futures::{Stream, StreamExt, stream};
-use prost::Message;
-use std::pin::Pin;
 use std::time::Duration;
+use store::Store;
 use tokio::task::JoinHandle;
-use tonic::Streaming;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -53,17 +52,6 @@ pub fn not_leader(hint: &str) -> Step {
         leader,
         ..Default::default()
     })
-}
-
-#[derive(Default)]
-struct Store {
-    index: u64,
-    items: BTreeMap<Bytes, (Bytes, u64)>,
-    /// Changes of members that were asked for.
-    changes: Vec<proto::ChangeMembersRequest>,
-    mode: i32,
-    version: u32,
-    results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
 }
 
 /// The state that nodes share.
@@ -235,273 +223,6 @@ fn refused(detail: &proto::ErrorDetail) -> Status {
 }
 
 type Answer<T> = Result<Response<T>, Status>;
-
-/// A call of a stream like a call of its own.
-fn single<M>(message: M, timeout: Duration, generation: Option<u32>) -> Request<M> {
-    let mut request = Request::new(message);
-    request.set_timeout(timeout);
-    if let Some(generation) = generation.map(proto::generation_text) {
-        request.metadata_mut().insert(proto::GENERATION_KEY, generation.parse().unwrap());
-    }
-    request
-}
-
-fn failed(status: &Status) -> proto::Failed {
-    let detail = status.metadata().get_bin(proto::ERROR_DETAIL_KEY);
-    let detail = detail.map(|value| proto::ErrorDetail::decode(value.to_bytes().unwrap()).unwrap());
-    proto::Failed { code: status.code() as i32, message: status.message().to_owned(), detail }
-}
-
-#[tonic::async_trait]
-impl Kv for Node {
-    async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
-        if self.hangs.load(Ordering::SeqCst) && self.always_hangs() {
-            std::future::pending().await
-        }
-        if self.denies.load(Ordering::SeqCst) {
-            let Step::Refuse(detail) = refuse(Reason::Unauthenticated) else { unreachable!() };
-            return Err(refused(&detail));
-        }
-        let member = |address: &String| proto::Member {
-            client_address: address.clone(),
-            ..Default::default()
-        };
-        let generation = *self.generation.lock().unwrap();
-        let membership = u64::from(generation != 0);
-        Ok(Response::new(proto::HelloResponse {
-            generation,
-            membership_term: membership,
-            membership_index: membership,
-            cluster: self.cluster.name.clone(),
-            limits: Some(self.cluster.limits),
-            leader: None,
-            applied_index: self.cluster.store.lock().unwrap().index,
-            members: self.members.lock().unwrap().iter().map(member).collect(),
-            server_version: "test".to_owned(),
-            protocol: self.cluster.protocol,
-        }))
-    }
-
-    async fn write(&self, request: Request<proto::WriteRequest>) -> Answer<proto::WriteResponse> {
-        self.writes.lock().unwrap().push(request.get_ref().clone());
-        self.perform(request, Store::write).await
-    }
-
-    async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
-        self.reads.lock().unwrap().push(request.get_ref().clone());
-        self.perform(request, |store, get| match store.items.get(&get.key) {
-            Some((value, version)) => {
-                proto::GetResponse { found: true, value: value.clone(), version: *version }
-            }
-            None => proto::GetResponse::default(),
-        })
-        .await
-    }
-
-    type MultiplexStream =
-        Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
-
-    async fn multiplex(
-        &self,
-        request: Request<Streaming<proto::MultiplexRequest>>,
-    ) -> Answer<Self::MultiplexStream> {
-        let node = self.clone();
-        let calls = request.into_inner().flat_map(|message| {
-            let message = message.unwrap_or_default();
-            stream::iter(message.calls.into_iter().map(move |call| (call, message.generation)))
-        });
-        let answers = calls.map(move |(call, generation)| {
-            let node = node.clone();
-            async move {
-                let timeout = Duration::from_millis(call.timeout_ms);
-                let answer = match call.kind.unwrap() {
-                    call::Kind::Write(write) => node
-                        .write(single(write, timeout, generation))
-                        .await
-                        .map(|r| answer::Kind::Write(r.into_inner())),
-                    call::Kind::Get(get) => node
-                        .get(single(get, timeout, generation))
-                        .await
-                        .map(|r| answer::Kind::Get(r.into_inner())),
-                };
-                let kind =
-                    Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
-                Ok(proto::MultiplexResponse { answers: vec![proto::Answer { id: call.id, kind }] })
-            }
-        });
-        Ok(Response::new(Box::pin(answers.buffer_unordered(proto::CALLS_OF_A_STREAM))))
-    }
-
-    async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
-        self.perform(request, Store::list).await
-    }
-
-    async fn safe_to_stop(
-        &self,
-        _: Request<proto::SafeToStopRequest>,
-    ) -> Answer<proto::SafeToStopResponse> {
-        Err(Status::unimplemented("not here"))
-    }
-
-    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
-        let index = self.cluster.store.lock().unwrap().index;
-        let cluster = self.cluster.name.clone();
-        let role = proto::Role::Leader.into();
-        Ok(Response::new(proto::StatusResponse {
-            cluster,
-            role,
-            applied_index: index,
-            ..Default::default()
-        }))
-    }
-}
-
-#[tonic::async_trait]
-impl Operator for Node {
-    async fn unsafe_recovery(
-        &self,
-        _: Request<proto::UnsafeRecoveryRequest>,
-    ) -> Answer<proto::UnsafeRecoveryResponse> {
-        Err(Status::failed_precondition(
-            "this member is active and votes without an unsafe-recovery grant",
-        ))
-    }
-
-    async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
-        let paused = request.into_inner().action() == proto::scrub_request::Action::Pause;
-        Ok(Response::new(proto::ScrubResponse {
-            scrub: Some(proto::Scrub { paused, ..Default::default() }),
-        }))
-    }
-
-    async fn change_members(
-        &self,
-        request: Request<proto::ChangeMembersRequest>,
-    ) -> Answer<proto::ChangeMembersResponse> {
-        self.perform(request, |store, change| {
-            let asked_before = store.changes.contains(&change);
-            store.changes.push(change);
-            let waits_for = if asked_before { "" } else { "being asked again" };
-            proto::ChangeMembersResponse { waits_for: waits_for.to_owned() }
-        })
-        .await
-    }
-
-    async fn set_mode(
-        &self,
-        request: Request<proto::SetModeRequest>,
-    ) -> Answer<proto::SetModeResponse> {
-        self.perform(request, |store, asked| {
-            store.mode = asked.mode;
-            proto::SetModeResponse {}
-        })
-        .await
-    }
-
-    async fn move_leader(
-        &self,
-        request: Request<proto::MoveLeaderRequest>,
-    ) -> Answer<proto::MoveLeaderResponse> {
-        self.moves.lock().unwrap().push(request.get_ref().slot);
-        self.perform(request, |_, asked| {
-            let leader = proto::Leader {
-                node_id: u64::from(asked.slot) << 48,
-                client_address: "10.0.0.9:7400".to_owned(),
-            };
-            proto::MoveLeaderResponse { leader: Some(leader) }
-        })
-        .await
-    }
-
-    type BackupStream = futures::stream::Empty<Result<proto::BackupPart, Status>>;
-
-    async fn backup(&self, _: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
-        Err(Status::unimplemented("this node sends no state"))
-    }
-
-    async fn finish_upgrade(
-        &self,
-        request: Request<proto::FinishUpgradeRequest>,
-    ) -> Answer<proto::FinishUpgradeResponse> {
-        self.perform(request, |store, asked| {
-            store.version = asked.version;
-            proto::FinishUpgradeResponse {}
-        })
-        .await
-    }
-
-    async fn drain(&self, request: Request<proto::DrainRequest>) -> Answer<proto::DrainResponse> {
-        self.drains.lock().unwrap().push(request.get_ref().time_ms);
-        self.perform(request, |_, _| proto::DrainResponse {}).await
-    }
-}
-
-impl Store {
-    fn write(&mut self, request: proto::WriteRequest) -> proto::WriteResponse {
-        let session = request.session.unwrap();
-        let id = (session.client_id, session.sequence);
-        if let Some(first) = self.results.get(&id) {
-            return first.clone();
-        }
-        self.index += 1;
-        let results: Vec<_> =
-            request.operations.iter().map(|operation| self.evaluate(operation)).collect();
-        let applied = results.iter().all(|result| result.condition_held);
-        for operation in request.operations.into_iter().filter(|_| applied) {
-            match operation.kind.unwrap() {
-                proto::operation::Kind::Put(put) => {
-                    self.items.insert(put.key, (put.value, self.index));
-                }
-                proto::operation::Kind::Delete(delete) => {
-                    self.items.remove(&delete.key);
-                }
-                proto::operation::Kind::Check(_) => {}
-            }
-        }
-        let response = proto::WriteResponse { term: 3, index: self.index, applied, results };
-        self.results.insert(id, response.clone());
-        response
-    }
-
-    fn evaluate(&self, operation: &proto::Operation) -> proto::OperationResult {
-        let (key, condition) = match operation.kind.as_ref().unwrap() {
-            proto::operation::Kind::Put(put) => (&put.key, put.condition),
-            proto::operation::Kind::Delete(delete) => (&delete.key, delete.condition),
-            proto::operation::Kind::Check(check) => (&check.key, check.condition),
-        };
-        let version = self.items.get(key).map(|(_, version)| *version);
-        let condition_held = match condition.and_then(|condition| condition.kind) {
-            None => true,
-            Some(proto::condition::Kind::Absent(absent)) => version.is_none() == absent,
-            Some(proto::condition::Kind::Version(wanted)) => version == Some(wanted),
-        };
-        proto::OperationResult {
-            condition_held,
-            existed: version.is_some(),
-            version: version.unwrap_or(0),
-        }
-    }
-
-    fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {
-        let mut keys: Vec<&Bytes> =
-            self.items.keys().filter(|key| key.starts_with(&request.prefix)).collect();
-        if request.reverse {
-            keys.reverse();
-        }
-        let after = &request.start_after;
-        if !after.is_empty() {
-            keys.retain(|key| if request.reverse { *key < after } else { *key > after });
-        }
-        let limit = if request.limit == 0 { 1000 } else { request.limit as usize };
-        let item = |key: &&Bytes| {
-            let (value, version) = self.items[*key].clone();
-            let value = if request.keys_only { Bytes::new() } else { value };
-            proto::KeyValue { key: (*key).clone(), value, version }
-        };
-        let items = keys.iter().take(limit).map(item).collect();
-        proto::ListResponse { items, more: keys.len() > limit }
-    }
-}
 
 /// An address on which nothing listens while the returned port lives.
 pub fn dead() -> (HeldPort, String) {
