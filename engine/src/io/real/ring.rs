@@ -8,17 +8,18 @@
 //!
 //! What holds here:
 //! - At most [`DEPTH`] operations are in the ring; the others wait in the queue.
-//! - An operation holds its file and its buffer until the kernel has completed it. A loop that ends
-//!   earlier, because its runtime ends, gives up the buffers for good: the kernel may still write
-//!   into them.
+//! - An operation holds its file and its buffer until the kernel has completed it
+//!   ([`operation`]). A loop that ends earlier, because its runtime ends, gives up the buffers for
+//!   good: the kernel may still write into them.
 //! - A file is closed, and its lock released, when its device is dropped and its last operation has
 //!   ended. The loop ends when the directory and all its devices are dropped.
 
-use super::device::{
-    Direction, FileDevice, Request, Submit, Transfer, TransferProgress, has_no_room,
-};
+mod operation;
+
+use super::device::{FileDevice, Request, Submit, has_no_room};
 use crate::io::{AlignedBuf, Device};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, types};
+use operation::{InFlight, Operation};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -30,7 +31,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::oneshot;
 
 /// Operations in flight, and entries of the ring.
 const DEPTH: usize = 256;
@@ -38,10 +38,6 @@ const DEPTH: usize = 256;
 /// The most completions of one turn. Those that wait for them begin their next operations before
 /// the turn after it, so that the device is not idle while a hundred of them are served.
 const TURN: usize = 16;
-
-/// The most bytes of one ring entry: its length field has 32 bits, and the kernel itself stops a
-/// page short of 2 GiB.
-const PART_BYTES: usize = 1 << 30;
 
 /// A handle on the loop. The loop ends after its last handle and its last file are dropped.
 pub(super) struct Ring {
@@ -165,112 +161,6 @@ pub(super) struct RingLoop {
     in_flight: InFlight,
 }
 
-/// An operation that the kernel has, with all that it needs.
-struct Operation {
-    file: Arc<File>,
-    work: Work,
-}
-
-enum Work {
-    Transfer {
-        direction: Direction,
-        offset: u64,
-        buf: AlignedBuf,
-        progress: TransferProgress,
-        reply: oneshot::Sender<Transfer>,
-    },
-    Sync {
-        reply: oneshot::Sender<io::Result<()>>,
-    },
-}
-
-impl Operation {
-    fn new(file: Arc<File>, request: Request) -> Operation {
-        let work = match request {
-            Request::Transfer { direction, offset, buf, reply } => {
-                let progress = TransferProgress::new(direction, buf.len());
-                Work::Transfer { direction, offset, buf, progress, reply }
-            }
-            Request::Sync { reply } => Work::Sync { reply },
-        };
-        Operation { file, work }
-    }
-
-    /// The ring entry for what remains to be done.
-    fn entry(&mut self, slot: usize) -> squeue::Entry {
-        let fd = types::Fd(self.file.as_raw_fd());
-        let entry = match &mut self.work {
-            Work::Transfer { direction, offset, buf, progress, .. } => {
-                let at = *offset + progress.done() as u64;
-                let rest = buf.get_mut(progress.done()..).unwrap_or_default();
-                let len = rest.len().min(PART_BYTES) as u32;
-                match direction {
-                    Direction::Read => {
-                        opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
-                    }
-                    Direction::Write => {
-                        opcode::Write::new(fd, rest.as_ptr(), len).offset(at).build()
-                    }
-                }
-            }
-            Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-        };
-        entry.user_data(slot as u64)
-    }
-
-    /// Takes the result of the part that the kernel has completed. Returns the operation if more
-    /// remains to be done. Else sends the result, after it has released the file.
-    fn advance(self, result: io::Result<usize>) -> Option<Operation> {
-        let Operation { file, work } = self;
-        match work {
-            Work::Transfer { direction, offset, buf, mut progress, reply } => {
-                let ended = match progress.advance(result) {
-                    Ok(false) => {
-                        let work = Work::Transfer { direction, offset, buf, progress, reply };
-                        return Some(Operation { file, work });
-                    }
-                    Ok(true) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                drop(file);
-                drop(reply.send((ended, buf)));
-            }
-            Work::Sync { reply } => {
-                // Never retried, whatever the error: the kernel reports a lost page only once.
-                drop(file);
-                drop(reply.send(result.map(drop)));
-            }
-        }
-        None
-    }
-}
-
-/// The operations in the ring, by slot.
-#[derive(Default)]
-struct InFlight {
-    slots: Vec<Option<Operation>>,
-    free: Vec<usize>,
-}
-
-impl InFlight {
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    fn free_slot(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        })
-    }
-
-    fn take(&mut self, slot: usize) -> Option<Operation> {
-        let operation = self.slots.get_mut(slot)?.take()?;
-        self.free.push(slot);
-        Some(operation)
-    }
-}
-
 impl Drop for RingLoop {
     fn drop(&mut self) {
         let waiting = {
@@ -279,12 +169,7 @@ impl Drop for RingLoop {
             std::mem::take(&mut queue.operations)
         };
         drop(waiting);
-        for operation in std::mem::take(&mut self.in_flight.slots).into_iter().flatten() {
-            // The kernel has the buffer, and its own reference to the file.
-            if let Work::Transfer { buf, .. } = operation.work {
-                std::mem::forget(buf);
-            }
-        }
+        std::mem::take(&mut self.in_flight).give_up();
     }
 }
 
@@ -371,9 +256,7 @@ impl RingLoop {
     /// slot.
     fn push(&mut self, slot: usize, mut operation: Operation) {
         let entry = operation.entry(slot);
-        if let Some(place) = self.in_flight.slots.get_mut(slot) {
-            *place = Some(operation);
-        }
+        self.in_flight.put(slot, operation);
         // SAFETY: the operation with its file and its buffer stays in `in_flight` until its
         // completion is taken from the ring; if the loop is dropped before, the buffer is never
         // freed. The buffer's bytes are on the heap and do not move with it, and nothing else
@@ -483,23 +366,5 @@ mod tests {
             let error = futures::executor::block_on(operation).0.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         }
-    }
-
-    #[test]
-    fn what_the_kernel_did_in_part_is_continued() {
-        let (reply, mut replied) = oneshot::channel();
-        let request = Request::Transfer {
-            direction: Direction::Write,
-            offset: 4096,
-            buf: AlignedBuf::zeroed(3 * 4096),
-            reply,
-        };
-        let file = Arc::new(tempfile::tempfile().unwrap());
-        let operation = Operation::new(file.clone(), request);
-        let rest = operation.advance(Ok(4096)).expect("two blocks remain");
-        assert!(replied.try_recv().is_err());
-        assert!(rest.advance(Ok(8192)).is_none());
-        assert!(replied.try_recv().unwrap().0.is_ok());
-        assert_eq!(Arc::strong_count(&file), 1, "the file is released");
     }
 }

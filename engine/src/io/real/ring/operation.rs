@@ -1,0 +1,163 @@
+//! The operations in a ring: what the kernel is to do, what it has done, and what it needs meanwhile.
+//!
+//! What holds here: an operation keeps its file and its buffer until the kernel has completed it. What the kernel did
+//! in part is continued. A sync is never tried again.
+
+use crate::io::AlignedBuf;
+use crate::io::real::device::{Direction, Request, Transfer, TransferProgress};
+use io_uring::{opcode, squeue, types};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// The most bytes of one ring entry: its length field has 32 bits, and the kernel itself stops a
+/// page short of 2 GiB.
+const PART_BYTES: usize = 1 << 30;
+
+/// An operation that the kernel has, with all that it needs.
+pub(super) struct Operation {
+    file: Arc<File>,
+    work: Work,
+}
+
+enum Work {
+    Transfer {
+        direction: Direction,
+        offset: u64,
+        buf: AlignedBuf,
+        progress: TransferProgress,
+        reply: oneshot::Sender<Transfer>,
+    },
+    Sync {
+        reply: oneshot::Sender<io::Result<()>>,
+    },
+}
+
+impl Operation {
+    pub(super) fn new(file: Arc<File>, request: Request) -> Operation {
+        let work = match request {
+            Request::Transfer { direction, offset, buf, reply } => {
+                let progress = TransferProgress::new(direction, buf.len());
+                Work::Transfer { direction, offset, buf, progress, reply }
+            }
+            Request::Sync { reply } => Work::Sync { reply },
+        };
+        Operation { file, work }
+    }
+
+    /// The ring entry for what remains to be done.
+    pub(super) fn entry(&mut self, slot: usize) -> squeue::Entry {
+        let fd = types::Fd(self.file.as_raw_fd());
+        let entry = match &mut self.work {
+            Work::Transfer { direction, offset, buf, progress, .. } => {
+                let at = *offset + progress.done() as u64;
+                let rest = buf.get_mut(progress.done()..).unwrap_or_default();
+                let len = rest.len().min(PART_BYTES) as u32;
+                match direction {
+                    Direction::Read => {
+                        opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
+                    }
+                    Direction::Write => {
+                        opcode::Write::new(fd, rest.as_ptr(), len).offset(at).build()
+                    }
+                }
+            }
+            Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        entry.user_data(slot as u64)
+    }
+
+    /// Takes the result of the part that the kernel has completed. Returns the operation if more
+    /// remains to be done. Else sends the result, after it has released the file.
+    pub(super) fn advance(self, result: io::Result<usize>) -> Option<Operation> {
+        let Operation { file, work } = self;
+        match work {
+            Work::Transfer { direction, offset, buf, mut progress, reply } => {
+                let ended = match progress.advance(result) {
+                    Ok(false) => {
+                        let work = Work::Transfer { direction, offset, buf, progress, reply };
+                        return Some(Operation { file, work });
+                    }
+                    Ok(true) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                drop(file);
+                drop(reply.send((ended, buf)));
+            }
+            Work::Sync { reply } => {
+                // Never retried, whatever the error: the kernel reports a lost page only once.
+                drop(file);
+                drop(reply.send(result.map(drop)));
+            }
+        }
+        None
+    }
+}
+
+/// The operations in the ring, by slot.
+#[derive(Default)]
+pub(super) struct InFlight {
+    slots: Vec<Option<Operation>>,
+    free: Vec<usize>,
+}
+
+impl InFlight {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn free_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        })
+    }
+
+    /// Puts an operation into a slot that [`InFlight::free_slot`] gave.
+    pub(super) fn put(&mut self, slot: usize, operation: Operation) {
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(operation);
+        }
+    }
+
+    pub(super) fn take(&mut self, slot: usize) -> Option<Operation> {
+        let operation = self.slots.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        Some(operation)
+    }
+
+    /// Ends without the results of what the kernel has. Its buffers are never freed, since the kernel may
+    /// still write into them; of the file it has a reference of its own.
+    pub(super) fn give_up(self) {
+        for operation in self.slots.into_iter().flatten() {
+            if let Work::Transfer { buf, .. } = operation.work {
+                std::mem::forget(buf);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_did_in_part_is_continued() {
+        let (reply, mut replied) = oneshot::channel();
+        let request = Request::Transfer {
+            direction: Direction::Write,
+            offset: 4096,
+            buf: AlignedBuf::zeroed(3 * 4096),
+            reply,
+        };
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let operation = Operation::new(file.clone(), request);
+        let rest = operation.advance(Ok(4096)).expect("two blocks remain");
+        assert!(replied.try_recv().is_err());
+        assert!(rest.advance(Ok(8192)).is_none());
+        assert!(replied.try_recv().unwrap().0.is_ok());
+        assert_eq!(Arc::strong_count(&file), 1, "the file is released");
+    }
+}
