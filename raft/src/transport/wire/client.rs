@@ -1,8 +1,9 @@
 //! The side that connects and calls.
 //!
 //! What holds here: a connection is made when it is first needed, and again after it ended; a call
-//! whose connection ends fails, since its request may have been received; answers to a call that
-//! nobody waits for are dropped.
+//! whose connection ends fails, since its request may have been received.
+
+mod connection;
 
 use super::frame::{Frame, Kind};
 use super::framed::Framed;
@@ -10,23 +11,19 @@ use super::message::{Message, Method, Packed};
 use super::{PREFACE, methods};
 use crate::core::proto::{self, MAX_MESSAGE_BYTES};
 use crate::core::{hooks, runtime};
-use bytes::Bytes;
 use cairn_tls::Tls;
+use connection::{Appending, Ask, Connection};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// While so many bytes are not sent, no more requests are taken from append streams.
-const UNSENT_BYTES: usize = 4 << 20;
-const SILENT: &str = "nothing is heard of the other side";
 
 /// A connection to one member. Clones share it.
 #[derive(Clone)]
@@ -39,22 +36,6 @@ struct Target {
     address: String,
     /// The way to the connection, if there is one.
     connection: Mutex<Option<mpsc::UnboundedSender<Ask>>>,
-}
-
-/// What a caller wants.
-enum Ask {
-    Call { method: u8, request: Packed, reply: oneshot::Sender<Result<Packed, Status>> },
-    Append { stream: Appending, opened: oneshot::Sender<Result<(), Status>> },
-}
-
-/// The connection's end of an append stream.
-struct Appending {
-    /// The first request was sent.
-    begun: bool,
-    /// All were sent.
-    ended: bool,
-    requests: mpsc::Receiver<Packed>,
-    answers: mpsc::UnboundedSender<Result<proto::AppendResponse, Status>>,
 }
 
 /// The caller's end.
@@ -104,7 +85,7 @@ impl Client {
     pub(crate) async fn append(&self, window: usize) -> Result<AppendStream, Status> {
         let (sender, requests) = mpsc::channel(window);
         let (answers, receiver) = mpsc::unbounded_channel();
-        let stream = Appending { begun: false, ended: false, requests, answers };
+        let stream = Appending::new(requests, answers);
         let (opened, connected) = oneshot::channel();
         self.ask(Ask::Append { stream, opened });
         connected.await.map_err(|_| connection_ended())??;
@@ -165,180 +146,6 @@ fn status_of(error: &io::Error) -> Status {
     status
 }
 
-impl Ask {
-    fn fail(self, reason: &Status) {
-        match self {
-            Ask::Call { reply, .. } => drop(reply.send(Err(reason.clone()))),
-            Ask::Append { opened, .. } => drop(opened.send(Err(reason.clone()))),
-        }
-    }
-}
-
-struct Connection<S> {
-    framed: Framed<S>,
-    next_call: u32,
-    calls: BTreeMap<u32, oneshot::Sender<Result<Packed, Status>>>,
-    appends: BTreeMap<u32, Appending>,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(framed: Framed<S>) -> Connection<S> {
-        Connection { framed, next_call: 1, calls: BTreeMap::new(), appends: BTreeMap::new() }
-    }
-
-    fn fail(self, reason: &Status) {
-        self.calls.into_values().for_each(|reply| drop(reply.send(Err(reason.clone()))));
-        let appends = self.appends.into_values();
-        appends.for_each(|stream| drop(stream.answers.send(Err(reason.clone()))));
-    }
-
-    /// Ready with the reason when the connection has ended.
-    fn poll(
-        &mut self,
-        asks: &mut mpsc::UnboundedReceiver<Ask>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Error> {
-        loop {
-            self.framed.say_alive(context);
-            while let Poll::Ready(ask) = asks.poll_recv(context) {
-                match ask {
-                    Some(ask) => self.begin(ask),
-                    None if self.calls.is_empty() && self.appends.is_empty() => {
-                        return Poll::Ready(io::Error::other("nobody uses the connection"));
-                    }
-                    None => break,
-                }
-            }
-            self.poll_abandoned(context);
-            let full = self.poll_requests(context);
-            let sent = self.framed.poll_send(context);
-            if let Poll::Ready(Err(error)) = sent {
-                return Poll::Ready(error);
-            }
-            match self.framed.poll_next(context) {
-                Poll::Ready(Ok(Some(frame))) => {
-                    if let Err(error) = self.answered(frame) {
-                        return Poll::Ready(error);
-                    }
-                }
-                Poll::Ready(Ok(None)) => {
-                    let reason = "the other side closed the connection";
-                    return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionReset, reason));
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(error),
-                // Nothing is there to be read: also after this process was stopped for a while.
-                Poll::Pending if self.framed.is_silent() => {
-                    return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, SILENT));
-                }
-                // What was full has been sent meanwhile, so there may be requests.
-                Poll::Pending if full && sent.is_ready() => {}
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    }
-
-    /// Tells the other side of calls that nobody waits for any more.
-    fn poll_abandoned(&mut self, context: &mut Context<'_>) {
-        let framed = &mut self.framed;
-        self.calls.retain(|call, reply| {
-            let waits = reply.poll_closed(context).is_pending();
-            if !waits {
-                let (kind, code, message) = (Kind::End, 0, Bytes::new());
-                framed.send(Frame { kind, code, call: *call, message, values: Vec::new() });
-            }
-            waits
-        });
-    }
-
-    fn begin(&mut self, ask: Ask) {
-        let call = self.next_call;
-        self.next_call = self.next_call.wrapping_add(1);
-        match ask {
-            // A caller that has gone away.
-            Ask::Call { reply, .. } if reply.is_closed() => {}
-            Ask::Call { method, request, reply } => {
-                self.calls.insert(call, reply);
-                self.send(Kind::Call, method, call, request);
-            }
-            Ask::Append { stream, opened } => {
-                if opened.send(Ok(())).is_ok() {
-                    self.appends.insert(call, stream);
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, kind: Kind, code: u8, call: u32, packed: Packed) {
-        let Packed { message, values } = packed;
-        self.framed.send(Frame { kind, code, call, message, values });
-    }
-
-    /// Takes requests from the append streams. Returns whether enough is to be sent, so that there may be
-    /// more.
-    fn poll_requests(&mut self, context: &mut Context<'_>) -> bool {
-        let framed = &mut self.framed;
-        let mut full = false;
-        self.appends.retain(|call, stream| {
-            // The caller has gone away, or has no more requests and waits for the last answers.
-            let mut ends = stream.answers.is_closed();
-            while !ends && !stream.ended {
-                if framed.unsent_bytes() >= UNSENT_BYTES {
-                    full = true;
-                    return true;
-                }
-                match stream.requests.poll_recv(context) {
-                    Poll::Pending => return true,
-                    Poll::Ready(None) => ends = true,
-                    Poll::Ready(Some(Packed { message, values })) => {
-                        let (kind, code) = match stream.begun {
-                            false => (Kind::Call, methods::APPEND.number()),
-                            true => (Kind::More, 0),
-                        };
-                        stream.begun = true;
-                        framed.send(Frame { kind, code, call: *call, message, values });
-                    }
-                }
-            }
-            if stream.begun && !stream.ended {
-                let (kind, code, message) = (Kind::End, 0, Bytes::new());
-                framed.send(Frame { kind, code, call: *call, message, values: Vec::new() });
-            }
-            stream.ended = true;
-            stream.begun && !stream.answers.is_closed()
-        });
-        full
-    }
-
-    fn answered(&mut self, frame: Frame) -> Result<(), io::Error> {
-        let Frame { kind, code, call, message, values } = frame;
-        let answer = match kind {
-            Kind::Answer => Ok(Packed { message, values }),
-            Kind::Refusal => {
-                let text = String::from_utf8_lossy(&message).into_owned();
-                Err(Status::new(Code::from_i32(code.into()), text))
-            }
-            Kind::End => Err(Status::unavailable("the other side ended the stream")),
-            Kind::Alive => return Ok(()),
-            Kind::Call | Kind::More => {
-                let reason = "the other side calls on a connection that it accepted";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-            }
-        };
-        if let Some(reply) = self.calls.remove(&call) {
-            // The caller may have gone away.
-            reply.send(answer).ok();
-        } else if let Some(stream) = self.appends.get(&call) {
-            let ends = answer.is_err();
-            let answer = answer.and_then(|answer| Ok(answer.read::<proto::AppendResponse>()?));
-            stream.answers.send(answer).ok();
-            if ends {
-                self.appends.remove(&call);
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Sends one request of the method with this name, whoever the other side is, and returns its refusal.
 /// For tests that forge messages.
 ///
@@ -368,6 +175,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::connection::SILENT;
     use super::*;
     use crate::core::proto::HelloRequest;
     use crate::transport::wire::framed;
