@@ -9,20 +9,23 @@ mod error;
 mod forms;
 mod keys;
 mod layers;
+mod limits;
 mod members;
 mod security;
+mod storage;
 mod syntax;
 
 pub use backup::{BackupConfig, BackupVerify};
 pub use error::ConfigError;
 pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
+pub use limits::Limits;
 pub(crate) use members::{check_address, is_wildcard};
 pub use security::{Security, exposed_secret};
+pub use storage::{ScrubConfig, StorageConfig};
 
 use crate::access::Entries;
-use cairn_engine::io::Backend;
-use cairn_engine::{Mode, Sizing};
+use cairn_engine::Mode;
 use cairn_raft::{Machine, MemberAddress};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -78,73 +81,6 @@ pub struct NodeConfig {
     pub security: Option<Security>,
 }
 
-/// Bounds on requests. The first four are published to clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest key, in bytes.
-    pub max_key_bytes: usize,
-    /// Longest value, in bytes.
-    pub max_value_bytes: usize,
-    /// Most operations of one write request.
-    pub max_batch_operations: usize,
-    /// Most bytes of keys and values in one write request.
-    pub max_request_bytes: usize,
-    /// Most items of one list page.
-    pub max_list_items: usize,
-    /// Most bytes of keys and values in one list page.
-    pub max_list_bytes: u64,
-    /// Most write requests under way.
-    pub max_in_flight_writes: usize,
-    /// Most bytes of write requests under way.
-    pub max_in_flight_bytes: usize,
-    /// Most memory for values being read and for answers not yet sent to clients, in bytes.
-    pub max_read_bytes: usize,
-    /// Most client connections at once.
-    pub max_connections: usize,
-    /// Most client sessions kept by the state machine; the same on every member.
-    pub max_sessions: usize,
-}
-
-impl Limits {
-    /// Checks that they fit one another.
-    fn check(&self) -> Result<(), ConfigError> {
-        let conflict = |what: &str| Err(ConfigError::Conflict(what.into()));
-        if self.max_request_bytes < self.max_key_bytes + self.max_value_bytes {
-            return conflict(
-                "limits.max_request_bytes must hold at least one key and one value of the largest size",
-            );
-        }
-        if self.max_in_flight_bytes / 4 < self.max_request_bytes {
-            return conflict(
-                "limits.max_in_flight_bytes must hold at least four times limits.max_request_bytes",
-            );
-        }
-        // The largest answer is charged twice, and fits while others hold as much.
-        let most = self.max_list_bytes.max(self.max_value_bytes as u64);
-        if (self.max_read_bytes as u64) / 8 < most {
-            return conflict(
-                "limits.max_read_bytes must hold at least eight times limits.max_list_bytes and limits.max_value_bytes",
-            );
-        }
-        Ok(())
-    }
-
-    /// Those of a node that runs with these and reads `new`: what needs a restart stays.
-    ///
-    /// # Errors
-    /// `Conflict`, if the new ones do not fit what stays.
-    pub fn reloaded(&self, new: &Limits) -> Result<Limits, ConfigError> {
-        let Limits { max_request_bytes, max_connections, max_sessions, .. } = *self;
-        let limits = Limits { max_request_bytes, max_connections, max_sessions, ..*new };
-        limits.check().map(|()| limits).map_err(|error| match limits == *new {
-            true => error,
-            false => ConfigError::Conflict(format!(
-                "{error}; limits.max_request_bytes stays {max_request_bytes} bytes until a restart"
-            )),
-        })
-    }
-}
-
 /// Intervals and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -158,55 +94,6 @@ pub struct Timing {
     pub request: Duration,
     /// Time for requests under way to finish when the node stops.
     pub shutdown: Duration,
-}
-
-impl StorageConfig {
-    /// How large a new or enlarged data directory is, and for which values.
-    pub fn sizing(&self) -> Sizing {
-        Sizing { total_bytes: self.size_bytes, value_bytes: self.value_bytes }
-    }
-}
-
-/// How the engine and the log run.
-#[derive(Clone, Debug)]
-pub struct StorageConfig {
-    /// Size of a new data directory in bytes.
-    pub size_bytes: u64,
-    /// About the bytes of a value, by which a new or enlarged data directory is divided.
-    pub value_bytes: Option<u64>,
-    /// How real files are accessed.
-    pub backend: Backend,
-    /// Whether the node formats a missing or empty data directory when it starts.
-    pub format_empty: bool,
-    /// Whether the operator asserts that the device keeps completed writes through a power cut and
-    /// writes 4 KiB atomically.
-    pub assert_device_contract: bool,
-    /// A file like `/proc/sys/kernel/random/boot_id`. A new content means that the machine
-    /// restarted, not only the process.
-    pub boot_id_file: PathBuf,
-    /// Longest time between a write and the sync that covers it.
-    pub sync_interval: Duration,
-    /// Most written bytes before a background sync begins.
-    pub sync_bytes: u64,
-    /// Time after which a disk operation that has not returned counts as failed.
-    pub io_timeout: Duration,
-    /// Memory for log entries on their way to followers, in bytes.
-    pub log_cache_bytes: u64,
-    /// Memory for values that are read often, in bytes; 0: none.
-    pub value_cache_bytes: u64,
-    /// Applied log to keep, in bytes.
-    pub log_retain_bytes: u64,
-    /// Applied log to keep, in entries.
-    pub log_retain_entries: u64,
-}
-
-/// How the scrubber runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScrubConfig {
-    /// Bytes read in a second, at most.
-    pub rate_bytes: u64,
-    /// Time from the start of one cycle to the start of the next.
-    pub cycle: Duration,
 }
 
 /// How a server process writes its log.
@@ -276,14 +163,14 @@ impl NodeConfig {
             http_address: Some(layers.text("listen.http")?).filter(|address| address != "none"),
             members,
             access: layers.read("access", keys::parse_access)?,
-            limits: read_limits(layers)?,
+            limits: Limits::read(layers)?,
             timing: read_timing(layers)?,
-            storage: read_storage(layers)?,
+            storage: StorageConfig::read(layers)?,
             client_threads: layers.read("threads.clients", keys::parse_threads)?,
             failure_domain: Some(layers.text("failure_domain")?)
                 .filter(|domain| domain != "none")
                 .unwrap_or_default(),
-            scrub: read_scrub(layers)?,
+            scrub: ScrubConfig::read(layers)?,
             backup: BackupConfig::read(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
             security: Security::read(layers)?,
@@ -455,27 +342,6 @@ impl LogConfig {
     }
 }
 
-fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
-    // A count is read like a size without a unit.
-    let number = |name| {
-        let too_large = |_| "too large for this machine".to_string();
-        layers.read(name, |text| usize::try_from(parse_size(text)?).map_err(too_large))
-    };
-    Ok(Limits {
-        max_key_bytes: number("limits.max_key_bytes")?,
-        max_value_bytes: number("limits.max_value_bytes")?,
-        max_batch_operations: number("limits.max_batch_operations")?,
-        max_request_bytes: number("limits.max_request_bytes")?,
-        max_list_items: number("limits.max_list_items")?,
-        max_list_bytes: layers.read("limits.max_list_bytes", parse_size)?,
-        max_in_flight_writes: number("limits.max_in_flight_writes")?,
-        max_in_flight_bytes: number("limits.max_in_flight_bytes")?,
-        max_read_bytes: number("limits.max_read_bytes")?,
-        max_connections: number("limits.max_connections")?,
-        max_sessions: number("limits.max_sessions")?,
-    })
-}
-
 fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
     let time = |name| layers.read(name, keys::parse_time);
     Ok(Timing {
@@ -484,37 +350,6 @@ fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
         election_max: time("timing.election_max")?,
         request: time("timing.request")?,
         shutdown: time("timing.shutdown")?,
-    })
-}
-
-fn read_scrub(layers: &Layers) -> Result<ScrubConfig, ConfigError> {
-    const DAY_SECONDS: u64 = 24 * 3600;
-    let days = layers.read("scrub.cycle_days", parse_size)?;
-    Ok(ScrubConfig {
-        rate_bytes: layers.read("scrub.rate_bytes", parse_size)?,
-        cycle: Duration::from_secs(days.saturating_mul(DAY_SECONDS)),
-    })
-}
-
-fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
-    Ok(StorageConfig {
-        size_bytes: layers.read("storage.size", parse_size)?,
-        value_bytes: layers.read("storage.value_size", keys::parse_value_size)?,
-        backend: match layers.text("storage.backend")?.as_str() {
-            "io_uring" => Backend::IoUring,
-            "threads" => Backend::Threads,
-            _ => Backend::Auto,
-        },
-        format_empty: layers.text("storage.format_empty")? == "true",
-        assert_device_contract: layers.text("storage.assert_device_contract")? == "true",
-        boot_id_file: PathBuf::from(layers.text("storage.boot_id_file")?),
-        sync_interval: layers.read("storage.sync_interval", keys::parse_time)?,
-        sync_bytes: layers.read("storage.sync_bytes", parse_size)?,
-        io_timeout: layers.read("storage.io_timeout", keys::parse_time)?,
-        log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,
-        value_cache_bytes: layers.read("storage.value_cache_bytes", parse_size)?,
-        log_retain_bytes: layers.read("storage.log_retain_bytes", parse_size)?,
-        log_retain_entries: layers.read("storage.log_retain_entries", parse_size)?,
     })
 }
 
