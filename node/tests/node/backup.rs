@@ -7,11 +7,10 @@ mod kills;
 mod machines;
 mod since;
 
-use crate::support::{Cluster, Ran, SLOW_ELECTIONS};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS, json_of};
 use cairn_client::{Client, Error, HeldValues, ListOptions, Role, Version};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,11 +22,6 @@ const WRITERS: usize = 4;
 pub(crate) const RECIPIENT: &str = "age1t7rxyev2z3rw82stdlrrepyc39nvn86l5078zqkf5uasdy86jp6svpy7pa";
 pub(crate) const SECRET: &str =
     "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{ran:?}");
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
-}
 
 /// What was acknowledged of one key: each version, with the value, or `None` where it was deleted.
 type Writes = BTreeMap<String, BTreeMap<Version, Option<String>>>;

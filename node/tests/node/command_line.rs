@@ -1,6 +1,6 @@
 //! The command line against a real cluster, from `cairn dev` to exit codes.
 use crate::support::{
-    CAIRN, Cluster, POLL, Ran, SLOW_ELECTIONS, WAIT_LIMIT, command, finish, run, watch,
+    CAIRN, Cluster, POLL, SLOW_ELECTIONS, WAIT_LIMIT, command, finish, json_of, run, watch,
 };
 use cairn_launch::{HeldPort, Signal};
 use rustix::process::{Pid, kill_process};
@@ -8,11 +8,6 @@ use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Instant;
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).expect("JSON")
-}
 
 /// Ports in the layout of `cairn dev --port`. This test holds all of them, even while no cluster
 /// runs.

@@ -1,8 +1,8 @@
 //! Keys of a real cluster into another one, by the command line.
 
-use crate::support::{Cluster, Ran, WAIT_LIMIT, command, finish, finish_within};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, command, finish, finish_within, json_of};
 use cairn_client::{Client, ListOptions, Version};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -47,11 +47,6 @@ fn copy(from: &Cluster, to: &Cluster, more: &[&str]) -> Ran {
     let (source, target) = (from.endpoints().join(","), to.endpoints().join(","));
     let always = ["copy", "--from", &source, "--to", &target, "--timeout", "120s", "-o", "json"];
     to.cairn_alone(&[&always[..], more].concat())
-}
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{ran:?}");
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
 fn refused(ran: &Ran, code: i32, says: &[&str]) {

@@ -1,8 +1,8 @@
 //! What a new user meets: a cluster that is not formed yet, `cairn dev`, names of commands in other
 //! tools, help, and results for programs.
 use crate::support::{
-    CAIRN, Cluster, Ran, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, WAIT_LIMIT, command, finish,
-    http_get, run, value_of,
+    CAIRN, Cluster, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, WAIT_LIMIT, command, finish, http_get,
+    json_of, run, value_of,
 };
 use cairn_launch::{Server, serve};
 use serde_json::{Value, json};
@@ -236,11 +236,6 @@ fn a_demonstration_suggests_nothing_that_is_gone_and_says_what_one_machine_means
     let ran = json_of(&run(Path::new("/"), &words));
     assert_eq!(ran["demo"]["put"], "greeting");
     assert_eq!(ran["endpoints"].as_array().map(Vec::len), Some(3));
-}
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).expect("one document")
 }
 
 /// The story: `list -o json` printed a document for each key, and `jq` and `json.load` read the first

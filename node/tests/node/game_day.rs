@@ -1,6 +1,6 @@
 //! A game day on a cluster of `cairn dev`, by the command line.
 
-use crate::support::{CAIRN, POLL, Ran, WAIT_LIMIT, command, finish_within, run};
+use crate::support::{CAIRN, POLL, Ran, WAIT_LIMIT, command, finish_within, json_of, run};
 use cairn_launch::Signal;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
@@ -103,11 +103,6 @@ impl Drop for Dev {
     fn drop(&mut self) {
         run(self.folder.path(), &["dev", "stop"]);
     }
-}
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{ran:?}");
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
 fn fault<'a>(day: &'a Value, name: &str) -> &'a Value {

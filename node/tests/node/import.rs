@@ -1,6 +1,6 @@
 //! Keys and values out of a real cluster, and into another one, by the command line.
 
-use crate::support::{Cluster, Ran, SLOW_ELECTIONS};
+use crate::support::{Cluster, Ran, SLOW_ELECTIONS, json_of};
 use cairn_client::{Client, ListOptions, Version};
 use pages::{delete, put, snapshot_of};
 use serde_json::{Value, json};
@@ -14,11 +14,6 @@ use std::path::{Path, PathBuf};
 mod pages;
 
 type Held = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{ran:?}");
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
-}
 
 fn refused(ran: &Ran, code: i32, says: &[&str]) {
     assert_eq!(ran.code, code, "{ran:?}");

@@ -1,18 +1,13 @@
 //! Upgrades: what one build says of versions, and the whole of an upgrade with two builds.
 
 use crate::support::clients::SharedKeys;
-use crate::support::{CAIRN, Cluster, Ran, SLOW_ELECTIONS, WAIT_LIMIT, http_get, value_of};
+use crate::support::{CAIRN, Cluster, SLOW_ELECTIONS, WAIT_LIMIT, http_get, json_of, value_of};
 use cairn_client::{Error, Options};
 use cairn_raft::VERSION;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).expect("JSON")
-}
 
 fn check(cluster: &Cluster) -> Value {
     json_of(&cluster.cairn(&["upgrade", "check", "-o", "json"]))

@@ -9,6 +9,7 @@ use super::*;
 use crate::support::{POLL, WAIT_LIMIT, code, command, run};
 use cairn_backup::{Backup, Overview, Target};
 use cairn_bucket::{Line, Reset, Server, variables};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Instant;

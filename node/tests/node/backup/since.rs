@@ -1,7 +1,7 @@
 //! What a save since the latest backup builds on.
 
 use super::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The story: all members of a cluster were replaced between two backups. The earlier one counted as another cluster's then, and
 /// each nightly `save --since latest` failed, because no backup was the cluster's own.

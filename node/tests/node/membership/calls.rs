@@ -1,20 +1,14 @@
 //! The calls themselves: whoever does not lead names the leader; each is audited, and shown.
 
 use crate::support::{
-    Cluster, Ran, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, WAIT_LIMIT, http_get, value_of,
+    Cluster, SLOW_ELECTIONS, UNHURRIED_ELECTIONS, WAIT_LIMIT, http_get, json_of, value_of,
 };
 use cairn_client::proto::change_members_request::Kind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operator_client::OperatorClient;
 use cairn_client::proto::{self, ErrorDetail};
 use cairn_client::{Mode, NodeStatus, Options, Role};
-use serde_json::Value;
 use tonic::{Code, Status};
-
-fn json_of(ran: &Ran) -> Value {
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    serde_json::from_str(&ran.stdout).expect("JSON")
-}
 
 /// The leader that a refusal names.
 fn named(status: &Status) -> String {

@@ -14,7 +14,9 @@ mod terminal;
 
 pub use cluster::{Cluster, Hosts, value_of};
 pub use network::Network;
-pub use program::{CAIRN, Ran, code, command, finish, finish_within, hold, http_get, run, watch};
+pub use program::{
+    CAIRN, Ran, code, command, finish, finish_within, hold, http_get, json_of, run, watch,
+};
 pub use terminal::terminal;
 
 use std::time::Duration;

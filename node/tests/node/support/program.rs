@@ -26,6 +26,12 @@ impl Ran {
     }
 }
 
+/// The document that a command printed.
+pub fn json_of(ran: &Ran) -> serde_json::Value {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
 /// The build under test.
 pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
 
