@@ -26,6 +26,7 @@ mod damage;
 mod dashboard;
 mod debug_bundle;
 mod deployments;
+mod dev;
 mod doctor;
 mod failure_domains;
 mod first_minutes;
