@@ -6,6 +6,7 @@
 //!    ├── machine   host, disk, and the state of the node
 //!    ├── cluster   all machines, and the processes of the nodes
 //!    ├── network   links, loss, latency
+//!    ├── clients   the clients, on hosts of their own
 //!    ├── kinds     the kinds of faults
 //!    ├── faults    faults of processes, machines, links and clocks: their beginning and their end
 //!    ├── devices   failing, stalling and misreading disks
@@ -39,6 +40,7 @@
 mod after_unsafe_recovery;
 mod atlas;
 mod carried;
+mod clients;
 mod clock;
 mod cluster;
 mod combined;

@@ -9,15 +9,15 @@
 //! it.
 
 use super::after_unsafe_recovery;
+use super::clients;
 use super::clock::virtual_time;
 use super::cluster::Cluster;
 use super::crash_image;
 use super::decay::DiskDecay;
 use super::faults::Nemesis;
-use super::fill::fill;
 use super::finale;
 use super::half_connected;
-use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
+use super::kinds::FaultKind::{LostWrite, Repeat, Reset, StrayRead, StrayWrite};
 use super::left_alone;
 use super::logging::Capture;
 use super::membership;
@@ -33,16 +33,13 @@ use super::script::{
 use super::taker;
 use crate::hang::run_watched;
 use crate::trace::Trace;
-use cairn_client::{Client, Options, ReadFrom};
 use cairn_clients::Violation;
 use cairn_clients::check::{acknowledged, linearizable, provenance};
 use cairn_clients::history::{History, Outcome};
-use cairn_clients::workload::{Bulk, Generator, Recorder, Worker, churn};
+use cairn_clients::workload::Recorder;
 use cairn_engine::Mode;
-use futures::FutureExt;
-use madsim::runtime::{Handle, NodeHandle};
+use madsim::runtime::NodeHandle;
 use parking_lot::Mutex;
-use rand::RngExt;
 use real_tokio::runtime::{Builder, RngSeed};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,10 +55,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(400);
 const FORMING_LIMIT: Duration = Duration::from_secs(20);
 /// How long clients continue after the faults.
 const AFTERMATH: Duration = Duration::from_secs(3);
-/// The number of the client that overwrites its keys all the time.
-const CHURN: u64 = 999;
-/// The number of the client that owns many keys.
-const BULK: u64 = 998;
 const STACK_BYTES: usize = 16 << 20;
 
 /// How to run a seed.
@@ -181,7 +174,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let cluster = Cluster::build(plan.clone(), trace.clone())
         .await
         .map_err(|error| format!("format: {error}"))?;
-    let hosts = client_hosts(&plan);
+    let hosts = clients::hosts(&plan);
     let all_hosts =
         cluster.machines.iter().map(|machine| machine.host).chain(hosts.iter().map(NodeHandle::id));
     let links = Arc::new(Links::new(&plan, all_hosts.collect()));
@@ -199,7 +192,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let recorder = Recorder::new(trace.clone());
     let signals = Arc::new(Signals::default());
     let stop = signals.quiet.clone();
-    let clients = spawn_clients(&cluster, &hosts, 0, &recorder, &stop)?;
+    let clients = clients::start(&cluster, &hosts, 0, &recorder, &stop)?;
     let client_hosts: Vec<_> = hosts.iter().map(NodeHandle::id).collect();
     let (mut churning, mut filling, mut bulk, mut taking) = (None, None, None, None);
     match act {
@@ -211,12 +204,12 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             }
         }
         None => {
-            churning = start_churn(&cluster, &hosts, &stop)?;
-            bulk = start_bulk(&cluster, &hosts, &stop)?;
+            churning = clients::start_churn(&cluster, &hosts, &stop)?;
+            bulk = clients::start_bulk(&cluster, &hosts, &stop)?;
             taking = taker::start(&cluster, &hosts, &stop)?;
             let until = virtual_time() + plan.fault_time;
             madsim::task::spawn(DiskDecay::new(cluster.clone()).run(until));
-            filling = spawn_fill(&cluster)?;
+            filling = clients::start_fill(&cluster)?;
             if plan.leaves {
                 madsim::task::spawn(minority_down::leave(cluster.clone()));
             }
@@ -294,97 +287,6 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     Ok(report)
 }
 
-/// A host for each client.
-fn client_hosts(plan: &Plan) -> Vec<NodeHandle> {
-    let handle = Handle::current();
-    let host = |number: u32| {
-        let address =
-            std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).unwrap_or(u8::MAX));
-        handle.create_node().name(format!("client-{number}")).ip(address.into()).build()
-    };
-    (0..plan.profile.clients).map(host).collect()
-}
-
-fn client(cluster: &Cluster, number: u64) -> Result<Client, String> {
-    let read_from = if number.is_multiple_of(2) { ReadFrom::Leader } else { ReadFrom::Members };
-    Options::new(cluster.endpoints())
-        .read_from(read_from)
-        .deadline(cluster.plan.profile.deadline)
-        .attempt_timeout(Duration::from_millis(1_000))
-        .connect_timeout(Duration::from_millis(500))
-        .seed(cluster.plan.seed.wrapping_mul(1_000).wrapping_add(number))
-        .build()
-        .map_err(|error| error.to_string())
-}
-
-fn spawn_clients(
-    cluster: &Cluster,
-    hosts: &[NodeHandle],
-    first: u32,
-    recorder: &Recorder,
-    stop: &Arc<AtomicBool>,
-) -> Result<Vec<madsim::task::JoinHandle<()>>, String> {
-    let profile = &cluster.plan.profile;
-    let mut tasks = Vec::new();
-    for (number, host) in (0_u32..).zip(hosts) {
-        let client = client(cluster, u64::from(first + number))?;
-        for task in 0..profile.tasks_per_client {
-            let number = first + number * profile.tasks_per_client + task;
-            let generator = Generator::new(cluster.plan.seed, number, profile.clone());
-            let worker =
-                Worker { number, client: client.clone(), generator, recorder: recorder.clone() };
-            tasks.push(host.spawn(worker.run(stop.clone()).map(drop)));
-        }
-    }
-    Ok(tasks)
-}
-
-/// Starts a client that fills the data area amid the faults.
-fn spawn_fill(cluster: &Arc<Cluster>) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
-    if !cluster.plan.decays.contains(&Fill) {
-        return Ok(None);
-    }
-    let mut rng = cluster.plan.rng(9);
-    let (after, holds) = (rng.random_range(1_000..25_000), rng.random_range(100..6_000));
-    let host = Handle::current()
-        .create_node()
-        .name("filler")
-        .ip(std::net::Ipv4Addr::new(10, 0, 2, 1).into())
-        .build();
-    let (client, cluster) = (client(cluster, 999)?, cluster.clone());
-    Ok(Some(host.spawn(async move {
-        tokio::time::sleep(Duration::from_millis(after)).await;
-        fill(cluster, client, Duration::from_millis(holds)).await;
-    })))
-}
-
-/// Wrong listings, and the number of pages read.
-type Listed = (Vec<String>, u64);
-
-/// The client that owns many keys, if the plan has one.
-fn start_bulk(
-    cluster: &Cluster,
-    hosts: &[NodeHandle],
-    stop: &Arc<AtomicBool>,
-) -> Result<Option<madsim::task::JoinHandle<Listed>>, String> {
-    let keys = cluster.plan.bulk_keys;
-    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
-    let bulk = Bulk::new(client(cluster, BULK)?, cluster.plan.rng(16), keys, cluster.trace.clone());
-    Ok(Some(host.spawn(bulk.run(stop.clone()))))
-}
-
-/// The client that overwrites its own keys all the time, if the plan has one.
-fn start_churn(
-    cluster: &Cluster,
-    hosts: &[NodeHandle],
-    stop: &Arc<AtomicBool>,
-) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
-    let keys = cluster.plan.churn_keys;
-    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
-    let client = client(cluster, CHURN)?;
-    Ok(Some(host.spawn(churn(client, cluster.plan.rng(4), keys, stop.clone()))))
-}
-
 /// The last client: writes once and reads everything.
 async fn serve(
     cluster: &Arc<Cluster>,
@@ -393,7 +295,7 @@ async fn serve(
     recorder: &Recorder,
 ) -> Result<acknowledged::FinalKeys, String> {
     let host = hosts.first().ok_or("no client host")?;
-    let client = client(cluster, u64::from(number))?;
+    let client = clients::client(cluster, u64::from(number))?;
     let (cluster, recorder) = (cluster.clone(), recorder.clone());
     let serving =
         host.spawn(async move { finale::serve(&cluster, client, number, &recorder).await });
@@ -404,14 +306,14 @@ async fn serve(
 async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), String> {
     let host = hosts.first().ok_or("no client host")?;
     let clearing = {
-        let (client, cluster) =
-            (client(cluster, u64::from(after_unsafe_recovery::FIRST_CLIENT) - 1)?, cluster.clone());
+        let number = u64::from(after_unsafe_recovery::FIRST_CLIENT) - 1;
+        let (client, cluster) = (clients::client(cluster, number)?, cluster.clone());
         host.spawn(async move { after_unsafe_recovery::clear(&cluster, client).await })
     };
     clearing.await.map_err(|error| format!("the client that deletes all keys: {error}"))?;
     let (recorder, stop) = (Recorder::new(cluster.trace.clone()), Arc::new(AtomicBool::new(false)));
     let clients =
-        spawn_clients(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
+        clients::start(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
     after_unsafe_recovery::disturb(cluster).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients {
