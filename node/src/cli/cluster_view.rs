@@ -1,11 +1,11 @@
 //! What the members of a configuration say of their cluster, for commands that work without one: who
 //! does not answer within a moment is left out.
 
+use super::connect::with_certificates;
 use cairn_client::{NodeStatus, Options, Role};
 use cairn_node::NodeConfig;
 use cairn_node::failure_domains::at_one_address;
 use cairn_node::outage::no_configuration;
-use cairn_tls::Files;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,10 +15,8 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// The statuses of the configured members that run, of this cluster alone.
 async fn statuses(config: &NodeConfig) -> Vec<NodeStatus> {
     let endpoints = config.members.values().map(|member| member.client.clone());
-    let mut options = Options::new(endpoints).cluster(&config.cluster).deadline(LIMIT);
-    if let Some(Files { ca, certificate, key }) = config.tls_files() {
-        options = options.tls(ca, certificate, key);
-    }
+    let options = Options::new(endpoints).cluster(&config.cluster).deadline(LIMIT);
+    let options = with_certificates(options, config.tls_files());
     let Ok(client) = options.build() else { return Vec::new() };
     let answers = client.statuses().await;
     let answers = answers.into_iter().filter_map(|(_, answer)| answer.ok());

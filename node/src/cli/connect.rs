@@ -196,11 +196,7 @@ impl ClusterOptions {
         files: Option<Files>,
         timeout: Duration,
     ) -> Result<Options, UsageError> {
-        let options = Options::new(endpoints).deadline(timeout);
-        let options = match files {
-            Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
-            None => options,
-        };
+        let options = with_certificates(Options::new(endpoints).deadline(timeout), files);
         match self.token()? {
             Some(token) => options.token(token).map_err(|error| UsageError(error.to_string())),
             None => Ok(options),
@@ -209,8 +205,7 @@ impl ClusterOptions {
 
     /// The certificates, if they are given.
     fn tls_files(&self) -> Option<Files> {
-        let (ca, certificate) = (self.tls_ca.clone()?, self.tls_certificate.clone()?);
-        Some(Files { ca, certificate, key: self.tls_key.clone()? })
+        files([&self.tls_ca, &self.tls_certificate, &self.tls_key])
     }
 
     /// The client's token. A flag could be read by every user of the machine.
@@ -220,6 +215,19 @@ impl ClusterOptions {
         };
         let unreadable = |error| UsageError(format!("--token-file {}: {error}", path.display()));
         std::fs::read_to_string(path).map(Some).map_err(unreadable)
+    }
+}
+
+/// The CAs, the certificate and its key, if all three are given.
+pub(crate) fn files([ca, certificate, key]: [&Option<PathBuf>; 3]) -> Option<Files> {
+    Some(Files { ca: ca.clone()?, certificate: certificate.clone()?, key: key.clone()? })
+}
+
+/// The options of a client that proves its name with these, if there are any.
+pub(crate) fn with_certificates(options: Options, files: Option<Files>) -> Options {
+    match files {
+        Some(Files { ca, certificate, key }) => options.tls(ca, certificate, key),
+        None => options,
     }
 }
 

@@ -6,7 +6,7 @@ use super::output::Output;
 use super::server_options::ServerOptions;
 use super::zeroing::{self, Estimate};
 use cairn_engine::Identity;
-use cairn_node::config::{Source, format_size};
+use cairn_node::config::format_size;
 use cairn_node::{Durability, NodeConfig};
 use cairn_raft::NodeId;
 use clap::Args;
@@ -29,13 +29,7 @@ pub(crate) struct FormatArgs {
 
 pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exit> {
     cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
-    let mut layers = args.server.layers()?;
-    if let Some(size) = args.size {
-        layers.set("storage.size", size, Source::Flag("--size".into()))?;
-    }
-    if let Some(value_size) = args.value_size {
-        layers.set("storage.value_size", value_size, Source::Flag("--value-size".into()))?;
-    }
+    let layers = args.server.layers_sized(args.size, args.value_size)?;
     let config = NodeConfig::from_layers(&layers)?;
     let identity = format(&config, &|estimate| estimate.note(output)).await?;
     let id = NodeId::new(identity.slot, identity.incarnation);

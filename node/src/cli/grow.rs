@@ -27,13 +27,7 @@ pub(crate) struct GrowArgs {
 
 pub(crate) async fn run(args: GrowArgs, output: &Output) -> anyhow::Result<Exit> {
     cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
-    let mut layers = args.server.layers()?;
-    if let Some(size) = args.size {
-        layers.set("storage.size", size, Source::Flag("--size".into()))?;
-    }
-    if let Some(value_size) = args.value_size {
-        layers.set("storage.value_size", value_size, Source::Flag("--value-size".into()))?;
-    }
+    let layers = args.server.layers_sized(args.size, args.value_size)?;
     let given = layers
         .settings()
         .into_iter()

@@ -9,6 +9,7 @@
 //! damaged in it; and of what is damaged a copy is kept.
 
 use super::confirm::confirm;
+use super::connect::with_certificates;
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes, tell};
 use super::server_options::ServerOptions;
@@ -196,11 +197,7 @@ async fn survey(
 
 async fn ask(config: &NodeConfig, address: &str) -> Result<NodeStatus, Error> {
     let options = Options::new([address.to_owned()]).deadline(NODE_TIMEOUT);
-    let options = match config.tls_files() {
-        Some(files) => options.tls(files.ca, files.certificate, files.key),
-        None => options,
-    };
-    options.build()?.status(address).await
+    with_certificates(options, config.tls_files()).build()?.status(address).await
 }
 
 impl Left {

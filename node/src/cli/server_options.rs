@@ -61,19 +61,35 @@ impl ServerOptions {
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         layers.add_environment(variables)?;
-        let flags = [
-            ("cluster", "--cluster", self.cluster.clone()),
-            ("slot", "--slot", self.slot.map(|slot| slot.to_string())),
-            ("data_dir", "--dir", self.dir.clone()),
-        ];
-        for (key, flag, value) in flags {
-            if let Some(value) = value {
-                layers.set(key, value, Source::Flag(flag.into()))?;
-            }
-        }
+        let slot = self.slot.map(|slot| slot.to_string());
+        set(&mut layers, "cluster", "--cluster", self.cluster.clone())?;
+        set(&mut layers, "slot", "--slot", slot)?;
+        set(&mut layers, "data_dir", "--dir", self.dir.clone())?;
         for assignment in &self.set {
             layers.add_assignment("--set", assignment)?;
         }
         Ok(layers)
     }
+
+    /// The same, with `--size` and `--value-size` of a command that makes or enlarges a data directory.
+    pub(crate) fn layers_sized(
+        &self,
+        size: Option<String>,
+        value_size: Option<String>,
+    ) -> Result<Layers, ConfigError> {
+        let mut layers = self.layers()?;
+        set(&mut layers, "storage.size", "--size", size)?;
+        set(&mut layers, "storage.value_size", "--value-size", value_size)?;
+        Ok(layers)
+    }
+}
+
+/// Sets a key to the value of a flag, if that is given.
+fn set(
+    layers: &mut Layers,
+    key: &str,
+    flag: &str,
+    value: Option<String>,
+) -> Result<(), ConfigError> {
+    value.map_or(Ok(()), |value| layers.set(key, value, Source::Flag(flag.into())))
 }

@@ -2,11 +2,11 @@
 //! on a terminal. A signal ends the work, also where the process is the first of a container, for which
 //! the system does nothing of itself.
 
+use super::bar;
 use super::output::Output;
 use cairn_engine::io::MEASURED_BYTES;
 use cairn_node::Error;
 use cairn_node::files::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -64,12 +64,7 @@ pub(crate) async fn show<T>(
     say: &(dyn Fn(&Estimate) + Sync),
     work: impl AsyncFnOnce(Progress<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let style = ProgressStyle::with_template(
-        "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-    );
-    let bar = ProgressBar::new(0);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(message);
+    let bar = bar::of_bytes(0, &message);
     let watched = Watched::begin().map_err(|error| Error::Platform(error.to_string()))?;
     let (mut began, mut said) = (None, false);
     let mut progress = |done: u64, total: u64| {

@@ -16,7 +16,7 @@ use cairn_client::NodeStatus;
 use cairn_client::proto::generation_text;
 use cairn_node::NodeConfig;
 use cairn_node::backups::members_of;
-use cairn_node::config::{Source, format_size};
+use cairn_node::config::format_size;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -307,11 +307,7 @@ async fn thin_out(args: PruneArgs, output: &Output) -> anyhow::Result<Exit> {
 
 async fn restore(args: RestoreArgs, output: &Output) -> anyhow::Result<Exit> {
     cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
-    let mut layers = args.server.layers()?;
-    if let Some(size) = args.size {
-        layers.set("storage.size", size, Source::Flag("--size".into()))?;
-    }
-    let config = NodeConfig::from_layers(&layers)?;
+    let config = NodeConfig::from_layers(&args.server.layers_sized(args.size, None)?)?;
     let key = match &args.restore_key {
         None => rand::random(),
         Some(text) => u64::from_str_radix(text, 16).map_err(|_| {

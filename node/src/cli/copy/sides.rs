@@ -3,8 +3,10 @@
 //! What holds here: no credential of one side reaches the other one. Nothing comes from the environment,
 //! where a token or a certificate does not say of which cluster it is. A cluster is not copied onto itself.
 
+use crate::cli::connect::{files, with_certificates};
 use crate::cli::exit::UsageError;
 use cairn_client::{Client, Member, Options};
+use cairn_tls::Files;
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,7 +67,7 @@ struct Side<'a> {
     name: &'static str,
     endpoints: &'a [String],
     token_file: Option<&'a Path>,
-    tls: Option<[&'a Path; 3]>,
+    tls: Option<Files>,
 }
 
 impl FromArgs {
@@ -96,23 +98,11 @@ impl ToArgs {
     }
 }
 
-fn files(given: [&Option<PathBuf>; 3]) -> Option<[&Path; 3]> {
-    match given {
-        [Some(ca), Some(certificate), Some(key)] => {
-            Some([ca.as_path(), certificate.as_path(), key.as_path()])
-        }
-        _ => None,
-    }
-}
-
 impl Side<'_> {
-    fn client(&self, timeout: Duration) -> anyhow::Result<Client> {
+    fn client(self, timeout: Duration) -> anyhow::Result<Client> {
         let name = self.name;
         let given = self.endpoints.iter().filter(|endpoint| !endpoint.is_empty()).cloned();
-        let mut options = Options::new(given).deadline(timeout);
-        if let Some([ca, certificate, key]) = self.tls {
-            options = options.tls(ca, certificate, key);
-        }
+        let mut options = with_certificates(Options::new(given).deadline(timeout), self.tls);
         if let Some(path) = self.token_file {
             let wrong =
                 |why: String| UsageError(format!("{name}-token-file {}: {why}", path.display()));
