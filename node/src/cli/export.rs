@@ -6,17 +6,15 @@
 
 use super::ConnectOptions;
 use super::bar;
-use super::bytes_text::{escape, key_bytes};
+use super::bytes_text::key_bytes;
 use super::exit::{Exit, UsageError};
 use super::json_lines::{End, end_line, item_line};
 use super::output::{Output, tell};
-use super::senders::{NODE_TIMEOUT, may_ask_another, senders};
+use super::senders::{NODE_TIMEOUT, may_ask_another, note_not_sent, senders};
 use super::signals::termination;
+use super::state::{Reading, held_before};
 use anyhow::Context;
-use bytes::Bytes;
-use cairn_backup::Item;
-use cairn_client::{Client, HeldValues, ListOptions, StateItem, Version};
-use cairn_node::config::KEY_BYTES_MAX;
+use cairn_client::{Client, ListOptions, Version};
 use clap::Args;
 use serde_json::json;
 use std::ffi::OsString;
@@ -205,10 +203,10 @@ async fn by_state(
         next = members.next();
         match &next {
             Some((other, _))
-                if error.downcast_ref().is_some_and(may_ask_another) && sink.restart()? => output.note(
-                || json!({ "not_sent_by": endpoint, "why": format!("{error:#}"), "asking": other }),
-                || format!("{endpoint} does not send its state ({error:#}); asking {other}"),
-            ),
+                if error.downcast_ref().is_some_and(may_ask_another) && sink.restart()? =>
+            {
+                note_not_sent(output, &endpoint, &format!("{error:#}"), other);
+            }
             _ => return Err(error),
         }
     }
@@ -220,45 +218,20 @@ async fn state_of(
     prefix: &[u8],
     sink: &mut Sink,
 ) -> anyhow::Result<End> {
-    // Values of keys below the prefix are not sent.
-    let held = below(prefix)
-        .map(|key| HeldValues { through: (u64::MAX, u64::MAX), through_key: Some(key) });
-    let mut state = client.operator().state(endpoint, held.as_slice()).await?;
+    let state = client.operator().state(endpoint, held_before(prefix).as_slice()).await?;
     let shown = bar::of_keys(state.head().keys, "exporting");
     let mut end = End { keys: 0, index: Some(state.head().index) };
-    'state: while let Some(items) = state.next().await? {
-        shown.inc(items.len() as u64);
-        for StateItem { key, term, index, length, hash, value, .. } in items {
-            if !key.starts_with(prefix) {
-                // Keys come in order. Nothing behind the prefix is waited for.
-                if &key[..] > prefix {
-                    break 'state;
-                }
-                continue;
-            }
-            let item = Item { key, term, index, length, hash, value };
-            let Some(value) = item.value.as_ref().filter(|_| item.is_intact()) else {
-                let key = escape(&item.key);
-                anyhow::bail!("{endpoint} sent a value of key `{key}` that does not have its hash");
-            };
-            sink.line(&item_line(&item.key, value, Version(item.index)))?;
+    let mut reading = Reading::new(endpoint, state, prefix);
+    while let Some(items) = reading.next().await? {
+        shown.set_position(reading.received());
+        for item in items {
+            let (key, version) = (item.key.clone(), Version(item.index));
+            sink.line(&item_line(&key, &reading.value(item)?, version))?;
             end.keys += 1;
         }
     }
     shown.finish_and_clear();
     Ok(end)
-}
-
-/// The greatest key below all keys with this prefix; `None` if there is none.
-pub(crate) fn below(prefix: &[u8]) -> Option<Bytes> {
-    let (last, head) = prefix.split_last()?;
-    let mut key = head.to_vec();
-    if let Some(lower) = last.checked_sub(1) {
-        key.push(lower);
-        let longest = usize::try_from(KEY_BYTES_MAX).unwrap_or(usize::MAX);
-        key.resize(longest.max(key.len()), 0xff);
-    }
-    (!key.is_empty()).then(|| key.into())
 }
 
 async fn by_pages(client: &Client, prefix: &[u8], sink: &mut Sink) -> anyhow::Result<End> {
@@ -316,15 +289,5 @@ mod tests {
         let error = sink.finish(End { keys: 0, index: None }).expect_err("it is there");
         assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).expect("there"), "another one's");
-    }
-
-    #[test]
-    fn the_greatest_key_below_a_prefix_is_above_all_others_below_it() {
-        let text = |prefix: &[u8]| below(prefix).map(|key| key.to_vec());
-        assert_eq!((text(b""), text(b"\0"), text(b"a\0")), (None, None, Some(b"a".to_vec())));
-        let found = text(b"ab").expect("there is one");
-        assert_eq!(found.len() as u64, KEY_BYTES_MAX);
-        assert!(found[..] < b"ab"[..] && found.starts_with(b"aa\xff"));
-        assert!(found[..] > b"aa\xff\xff"[..] && found[..] > b"a"[..]);
     }
 }

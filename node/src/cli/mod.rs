@@ -45,6 +45,7 @@ mod serve;
 mod server_options;
 mod service_manager;
 mod signals;
+mod state;
 mod status;
 mod top;
 mod unsafe_recovery;

@@ -1,8 +1,10 @@
 //! The members that may send the state of the cluster, and who is asked next if one does not.
 
 use super::exit::{StateError, UsageError};
+use super::output::Output;
 use cairn_client::{Client, NodeStatus};
 use cairn_node::backups::{self, SaveError};
+use serde_json::json;
 use std::time::Duration;
 
 /// How long a node may take to answer, before it sends anything.
@@ -21,6 +23,14 @@ pub(crate) fn may_ask_another(error: &cairn_client::Error) -> bool {
         error,
         Refused { .. } | Unavailable { .. } | DeadlineExceeded { .. } | ValueUnreadable { .. }
     )
+}
+
+/// Says that a member does not send its state, and who is asked next.
+pub(crate) fn note_not_sent(output: &Output, endpoint: &str, why: &str, other: &str) {
+    output.note(
+        || json!({ "not_sent_by": endpoint, "why": why, "asking": other }),
+        || format!("{endpoint} does not send its state ({why}); asking {other}"),
+    );
 }
 
 /// The error by itself: what it is says how the command ends.

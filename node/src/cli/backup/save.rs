@@ -5,13 +5,13 @@ use crate::cli::ConnectOptions;
 use crate::cli::bar;
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::Output;
-use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, senders, told};
+use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, note_not_sent, senders, told};
 use anyhow::Context;
 use cairn_backup::{Encryption, Identities, Overview, Recipients, Target};
 use cairn_node::backups::{self, SaveError, Saved};
 use cairn_node::config::format_size;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -86,11 +86,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
             }
             Err(error) => {
                 let Some((other, _)) = &next else { return Err(told(error)) };
-                let why = error.to_string();
-                output.note(
-                    || json!({ "not_sent_by": endpoint, "why": why, "asking": other }),
-                    || format!("{endpoint} does not send its state ({why}); asking {other}"),
-                );
+                note_not_sent(output, &endpoint, &error.to_string(), other);
             }
         }
     };

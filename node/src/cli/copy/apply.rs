@@ -5,9 +5,9 @@
 //! In memory are what `bulk_write` allows, and one piece of the source.
 
 use super::pass::{Entry, Gone, Known, Step};
-use super::source::Reading;
 use crate::cli::bulk_write::{Batch, Cluster, Existing, Most, ROUNDS, There};
 use crate::cli::bytes_text::escape;
+use crate::cli::state::Reading;
 use bytes::Bytes;
 use cairn_client::{Condition, Error, Version};
 use futures::future::try_join_all;

@@ -7,12 +7,12 @@
 //! [`READS`] of its values, and, for the comparison, the keys that both have, up to a bound.
 
 use super::pass::{KNOWN_BYTES_MAX, remembered_bytes};
-use super::source::{Reading, Source, Values};
+use super::source::{Source, Values};
 use crate::cli::bulk_write::READS;
 use crate::cli::bytes_text::escape;
 use crate::cli::exit::{StateError, UsageError};
-use crate::cli::export::below;
 use crate::cli::output::Output;
+use crate::cli::state::{Reading, below};
 use bytes::Bytes;
 use cairn_backup::Item;
 use cairn_client::{Client, Error, KeyValue, Limits, ListOptions, StateItem};

@@ -1,17 +1,14 @@
 //! The state of the cluster that is read, at one log index, as for an export.
 //!
-//! What holds here: each value has the hash that the cluster stores of it. Keys that do not begin with the
-//! prefix are left out.
+//! What holds here: values that the target has are not sent. A member that sends its state to others is asked again
+//! for a while.
 
 use super::pass::Entry;
-use crate::cli::bytes_text::escape;
-use crate::cli::export::below;
 use crate::cli::output::Output;
-use crate::cli::senders::{may_ask_another, senders};
+use crate::cli::senders::{may_ask_another, note_not_sent, senders};
+use crate::cli::state::{Reading, held_before};
 use anyhow::Context;
-use bytes::Bytes;
-use cairn_backup::Item;
-use cairn_client::{Client, HeldValues, State, StateHead, StateItem};
+use cairn_client::{Client, HeldValues};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -43,14 +40,6 @@ struct NotSent {
     why: anyhow::Error,
     /// One of them sends its state to others, and may send it here soon.
     is_refused: bool,
-}
-
-/// A state that is being read.
-pub(super) struct Reading {
-    endpoint: String,
-    state: State,
-    prefix: Vec<u8>,
-    ended: bool,
 }
 
 impl Source {
@@ -87,8 +76,7 @@ impl Source {
         loop {
             let error = match self.client.operator().state(&endpoint, held).await {
                 Ok(state) => {
-                    let prefix = self.prefix.clone();
-                    return Ok(Reading { endpoint, state, prefix, ended: false });
+                    return Ok(Reading::new(&endpoint, state, &self.prefix));
                 }
                 Err(error) => error,
             };
@@ -101,10 +89,7 @@ impl Source {
                 errors.push(error);
                 return Err(NotSent::by(errors));
             };
-            output.note(
-                || json!({ "not_sent_by": endpoint, "why": error.to_string(), "asking": other }),
-                || format!("{endpoint} does not send its state ({error}); asking {other}"),
-            );
+            note_not_sent(output, &endpoint, &error.to_string(), &other);
             errors.push(error);
             endpoint = other;
         }
@@ -133,56 +118,12 @@ impl NotSent {
 /// What the cluster leaves out.
 fn held(prefix: &[u8], values: Values) -> Vec<HeldValues> {
     let of_all = |through| HeldValues { through, through_key: None };
-    let before = below(prefix).map(|key| HeldValues { through: ALL, through_key: Some(key) });
     let others = match values {
         Values::All => None,
         Values::Behind(entry) => Some(of_all(entry)),
         Values::None => Some(of_all(ALL)),
     };
-    before.into_iter().chain(others).collect()
-}
-
-impl Reading {
-    /// Which state it is.
-    pub(super) fn head(&self) -> &StateHead {
-        self.state.head()
-    }
-
-    /// The next keys with the prefix; `None` behind the last one.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<StateItem>>> {
-        while !self.ended {
-            let Some(mut items) = self.state.next().await? else {
-                self.ended = true;
-                break;
-            };
-            // Keys come in order. Nothing behind the prefix is waited for.
-            self.ended = items.last().is_some_and(|last| is_behind(&last.key, &self.prefix));
-            items.retain(|item| item.key.starts_with(&self.prefix));
-            if !items.is_empty() {
-                return Ok(Some(items));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The value of a key of this state.
-    ///
-    /// # Errors
-    /// If it was not sent, or has not the hash of the cluster.
-    pub(super) fn value(&self, item: StateItem) -> anyhow::Result<Bytes> {
-        let StateItem { key, term, index, length, hash, value, .. } = item;
-        let item = Item { key, term, index, length, hash, value };
-        let intact = item.is_intact();
-        item.value.filter(|_| intact).with_context(|| {
-            let (endpoint, key) = (&self.endpoint, escape(&item.key));
-            format!("{endpoint} sent a value of key `{key}` that does not have its hash")
-        })
-    }
-}
-
-/// Whether no key from this one on has the prefix.
-fn is_behind(key: &[u8], prefix: &[u8]) -> bool {
-    key > prefix && !key.starts_with(prefix)
+    held_before(prefix).into_iter().chain(others).collect()
 }
 
 #[cfg(test)]
@@ -219,15 +160,5 @@ mod tests {
             assert_eq!(format!("{:#}", not_sent.why), format!("--from: {last}"));
         }
         assert!(!NotSent::other(anyhow::anyhow!("something else")).is_refused);
-    }
-
-    #[test]
-    fn nothing_is_read_behind_the_prefix() {
-        for (key, expected) in
-            [("a", false), ("b", false), ("b/z", false), ("c", true), ("b0", true)]
-        {
-            assert_eq!(is_behind(key.as_bytes(), b"b/"), expected, "{key}");
-        }
-        assert!(!is_behind(b"anything", b""));
     }
 }
