@@ -21,6 +21,14 @@ pub(crate) struct Reader {
     pub(crate) identities: Option<Identities>,
 }
 
+impl Reader {
+    /// That an object is not as the manifest says.
+    fn damaged(&self, object: &Object, what: &str) -> Error {
+        let what = format!("object `{}` {what}", object.path);
+        Error::Damaged { name: self.name.clone(), what }
+    }
+}
+
 /// An object that is being read, for as long as somebody may want it.
 pub(crate) struct Loading(JoinHandle<Result<Bytes>>);
 
@@ -41,20 +49,16 @@ pub(crate) fn spawn_fetch(reader: &Reader, object: Object) -> Loading {
 
 /// An object's bytes, decrypted and decompressed, once they have their checksum.
 async fn fetch(reader: &Reader, object: &Object) -> Result<Bytes> {
-    let Object { path, raw_bytes, zstd, crc32, .. } = object.clone();
-    let damaged = |what: String| {
-        let what = format!("object `{path}` {what}");
-        Error::Damaged { name: reader.name.clone(), what }
-    };
+    let Object { raw_bytes, zstd, crc32, .. } = *object;
     let (stored, identities) = (stored(reader, object).await?, reader.identities.clone());
     let raw = spawn_blocking(move || {
         check(&stored, crc32)?;
         unpack(stored, identities.as_ref(), zstd, raw_bytes)
     });
-    let raw = raw.await?.map_err(damaged)?;
+    let raw = raw.await?.map_err(|what| reader.damaged(object, &what))?;
     match raw.len() as u64 == raw_bytes {
         true => Ok(raw),
-        false => Err(damaged(format!("holds {} of {raw_bytes} bytes", raw.len()))),
+        false => Err(reader.damaged(object, &format!("holds {} of {raw_bytes} bytes", raw.len()))),
     }
 }
 
@@ -62,10 +66,7 @@ async fn fetch(reader: &Reader, object: &Object) -> Result<Bytes> {
 pub(crate) async fn check_stored(reader: &Reader, object: &Object) -> Result<u64> {
     let (stored, crc32) = (stored(reader, object).await?, object.crc32);
     let checked = spawn_blocking(move || check(&stored, crc32)).await;
-    checked?.map_err(|what| {
-        let what = format!("object `{}` {what}", object.path);
-        Error::Damaged { name: reader.name.clone(), what }
-    })?;
+    checked?.map_err(|what| reader.damaged(object, &what))?;
     Ok(object.bytes)
 }
 
@@ -73,25 +74,20 @@ pub(crate) async fn check_stored(reader: &Reader, object: &Object) -> Result<u64
 async fn stored(reader: &Reader, object: &Object) -> Result<Bytes> {
     let Reader { target, name, .. } = reader;
     let Object { path, bytes: length, .. } = object;
-    let damaged = |what: String| {
-        let what = format!("object `{path}` {what}");
-        Error::Damaged { name: name.clone(), what }
-    };
+    let has = |bytes: u64| reader.damaged(object, &format!("has {bytes} of {length} bytes"));
     let stored = match target.get(path, *length).await {
-        Err(Error::TooLong { bytes, .. }) => {
-            return Err(damaged(format!("has {bytes} of {length} bytes")));
-        }
+        Err(Error::TooLong { bytes, .. }) => return Err(has(bytes)),
         stored => stored?,
     };
     let Some(stored) = stored else {
         return Err(match target.has(&manifest_path(name)).await? {
-            true => damaged("is not there".into()),
+            true => reader.damaged(object, "is not there"),
             false => Error::Removed(name.clone()),
         });
     };
-    match stored.len() as u64 == *length {
-        true => Ok(stored),
-        false => Err(damaged(format!("has {} of {length} bytes", stored.len()))),
+    match stored.len() as u64 {
+        bytes if bytes == *length => Ok(stored),
+        bytes => Err(has(bytes)),
     }
 }
 

@@ -185,19 +185,7 @@ mod tests {
 
     /// A backup of this index, and when it began and ended.
     fn saved(name: &str, index: u64, began: u64, ended: u64) -> Manifest {
-        let head = Head {
-            cluster: "shop".into(),
-            generation: 1,
-            cluster_version: 1,
-            term: 1,
-            index,
-            release: "test".into(),
-            base: None,
-            resumes: Vec::new(),
-            began,
-            recipients: Vec::new(),
-            members: Vec::new(),
-        };
+        let head = Head { began, ..Head::of_shop(index) };
         Manifest { ended, ..Manifest::new(name.into(), head) }
     }
 

@@ -162,6 +162,24 @@ pub struct Object {
 }
 
 impl Head {
+    /// Of a cluster that has no members, and of no time.
+    #[cfg(test)]
+    pub(crate) fn of_shop(index: u64) -> Head {
+        Head {
+            cluster: "shop".into(),
+            generation: 1,
+            cluster_version: 1,
+            term: 1,
+            index,
+            release: "test".into(),
+            base: None,
+            resumes: Vec::new(),
+            began: 0,
+            recipients: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
     /// What no save writes in a head: each text of it stands in tables, log lines and errors.
     pub(crate) fn fault(&self) -> Option<String> {
         let texts = [("the name of its cluster", &self.cluster), ("its release", &self.release)];

@@ -19,7 +19,7 @@ mod kept;
 mod own;
 
 use self::kept::{Kept, Numbers, Rest, Staying};
-use self::own::{Counted, OwnHeads, of_one_history};
+use self::own::{Counted, OwnHeads, of_one_history, seconds};
 use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
@@ -391,8 +391,7 @@ fn old<'a>(
     for mut backups in clusters.into_values() {
         backups.sort_unstable();
         // The end of one whose clock was ahead says nothing.
-        let today = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let ended = backups.iter().filter(|(_, ended, _)| *ended <= today);
+        let ended = backups.iter().filter(|(_, ended, _)| *ended <= seconds(now));
         let last = ended.max_by_key(|(age, ended, _)| (*ended, *age)).cloned();
         // A clock that is ahead makes none of them old: their ages count from the last one.
         let ended_last = last.as_ref().map_or(0, |(_, ended, _)| *ended);

@@ -73,19 +73,7 @@ impl Cluster {
     }
 
     fn head(&self) -> Head {
-        Head {
-            cluster: "shop".into(),
-            generation: 1,
-            cluster_version: 1,
-            term: 1,
-            index: self.index,
-            release: "test".into(),
-            base: None,
-            resumes: Vec::new(),
-            began: 0,
-            recipients: Vec::new(),
-            members: Vec::new(),
-        }
+        Head::of_shop(self.index)
     }
 
     /// What the cluster sends to somebody who has the values of these sources.

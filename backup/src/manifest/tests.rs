@@ -4,17 +4,12 @@ use super::*;
 
 fn manifest() -> Manifest {
     let head = Head {
-        cluster: "shop".into(),
         generation: 7,
         cluster_version: 2,
         term: 3,
-        index: 1000,
         release: "0.1.0".into(),
-        base: None,
-        resumes: Vec::new(),
         began: 1,
-        recipients: Vec::new(),
-        members: Vec::new(),
+        ..Head::of_shop(1000)
     };
     let object = Object {
         number: 0,

@@ -187,22 +187,6 @@ mod tests {
 
     const OBJECTS: u32 = 1 << 16;
 
-    fn head() -> Head {
-        Head {
-            cluster: "shop".into(),
-            generation: 1,
-            cluster_version: 1,
-            term: 1,
-            index: 1,
-            release: "test".into(),
-            base: None,
-            resumes: Vec::new(),
-            began: 0,
-            recipients: Vec::new(),
-            members: Vec::new(),
-        }
-    }
-
     fn object(number: u32) -> Object {
         let path = path_of("b0", "values", index(number));
         Object { number, path, bytes: 1, raw_bytes: 1, zstd: false, crc32: 0 }
@@ -219,7 +203,7 @@ mod tests {
         let numbers = Numbers::of(&found);
         let kept = |is_left_out: fn(u32) -> bool| {
             let values = all.iter().filter(|object| !is_left_out(object.number)).cloned();
-            let manifest = Manifest::new("b1".into(), head());
+            let manifest = Manifest::new("b1".into(), Head::of_shop(1));
             Kept::of(Manifest { values: values.rev().collect(), ..manifest }, &numbers)
         };
         let whole = kept(|_| false).needs.0;

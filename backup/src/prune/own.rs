@@ -85,7 +85,7 @@ impl<'a> Counted<'a> {
 }
 
 /// Since 1970.
-fn seconds(time: SystemTime) -> u64 {
+pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
