@@ -3,7 +3,7 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::members::{ClusterView, slot};
-use super::output::Output;
+use super::output::{Output, millis};
 use cairn_client::{Client, Error, NodeStatus};
 use cairn_raft::NodeId;
 use clap::{Args, Subcommand};
@@ -175,10 +175,6 @@ fn as_json(node: &NodeStatus) -> Value {
 fn as_text(node: &NodeStatus) -> String {
     let id = NodeId::from_u64(node.node_id);
     format!("slot {} leads: node {id} at {}", node.slot, address(node))
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn seconds(time: Duration) -> String {

@@ -5,10 +5,11 @@
 //! do nothing to a terminal: only [`Output::raw`] prints bytes as they are. A standard error that is
 //! closed or full ends no command.
 
-use cairn_client::shown;
+use cairn_client::{Error, shown};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 /// The longest error that is printed whole, in bytes. A caller's own input may be longer.
 const ERROR_BYTES: usize = 4 << 10;
@@ -103,6 +104,11 @@ pub(crate) fn tell(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown::lines(text));
 }
 
+/// A length of time in milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Aligns columns, with two spaces between them. `head` is the first row.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let head = head.iter().map(ToString::to_string).collect();
@@ -124,6 +130,11 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
         cells.join("  ").trim_end().to_string()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a node has no row of its own in a table.
+pub(crate) fn silence(reason: &Error) -> &'static str {
+    if reason.is_denied() { "not allowed" } else { "unreachable" }
 }
 
 /// A table, and below it one line for each note.

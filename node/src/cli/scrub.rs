@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{OfEndpoint, Output, table_with_notes};
+use super::output::{OfEndpoint, Output, silence, table_with_notes};
 use cairn_client::{Error, ScrubAction, ScrubStatus};
 use cairn_node::config::format_size;
 use clap::Args;
@@ -102,8 +102,7 @@ fn as_text(answers: &[Answer]) -> String {
         match answer {
             Ok(scrub) => rows.push(row(endpoint, scrub)),
             Err(reason) => {
-                let why = if reason.is_denied() { "not allowed" } else { "unreachable" };
-                rows.push(vec![endpoint.clone(), why.into()]);
+                rows.push(vec![endpoint.clone(), silence(reason).into()]);
                 notes.push(format!("{endpoint}: {reason}"));
             }
         }

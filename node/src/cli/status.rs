@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{OfEndpoint, Output, table_with_notes};
+use super::output::{OfEndpoint, Output, millis, silence, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
 use cairn_node::durability;
@@ -79,10 +79,6 @@ fn operator_note(endpoint: &str, call: &OperatorCall) -> String {
     format!("{endpoint}: {ago} ago {principal} called {call} ({arguments}): {result}")
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn as_text(Report { answers, findings }: &Report) -> String {
     let head = [
         "NODE",
@@ -115,8 +111,7 @@ fn as_text(Report { answers, findings }: &Report) -> String {
                 notes.extend(calls.map(|call| operator_note(endpoint, call)));
             }
             Err(reason) => {
-                let why = if reason.is_denied() { "not allowed" } else { "unreachable" };
-                rows.push(vec!["?".into(), endpoint.clone(), why.into()]);
+                rows.push(vec!["?".into(), endpoint.clone(), silence(reason).into()]);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The members, by the newest membership that one of them knows, and what each says of itself.
 
 use crate::cli::exit::UsageError;
+use crate::cli::output::silence;
 use cairn_client::{Client, Error, Member, NodeStatus, Role};
 use cairn_node::failure_domains::listed;
 use std::collections::BTreeSet;
@@ -75,9 +76,9 @@ impl ClusterView {
         }
         let at_its_address = |(endpoint, _): &&(String, _)| *endpoint == member.client_address;
         match self.answers.iter().find(at_its_address) {
-            Some((_, Err(reason))) if reason.is_denied() => "not allowed",
+            Some((_, Err(reason))) => silence(reason),
             Some((_, Ok(_))) => "another node answers there",
-            _ => "unreachable",
+            None => "unreachable",
         }
     }
 

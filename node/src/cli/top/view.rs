@@ -5,6 +5,7 @@
 //! a bound.
 
 use super::super::health::as_text;
+use super::super::output::millis;
 use super::scrape::{Requests, Scrape};
 use cairn_client::{NodeStatus, Role, shown};
 use cairn_node::health::{Answer, Finding, Report};
@@ -333,10 +334,6 @@ fn safe_finding(finding: &Finding) -> Finding {
 fn parts(parts: &[(String, u64)]) -> Vec<Part> {
     let part = |(name, bytes): &(String, u64)| Part { name: safe(name, NAME_BYTES), bytes: *bytes };
     parts.iter().map(part).collect()
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn micros(time: Duration) -> u64 {
