@@ -2,6 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
+use super::health::ask_all;
 use super::output::{OfEndpoint, Output, millis, silence, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, OperatorCall, StorageStatus};
 use cairn_node::config::format_rounded;
@@ -32,13 +33,11 @@ pub(crate) struct StatusArgs {
 
 pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
     let client = args.connect.client_within(NODE_TIMEOUT)?;
-    if !args.only {
-        // This learns the members beyond the given endpoints. If nothing answers, the error of each
-        // endpoint follows below.
-        let _ = client.members().await;
-    }
-    // Without the members above, the client knows the given endpoints alone.
-    let report = Report::ask(|| client.statuses()).await;
+    let report = match args.only {
+        // The client knows no others.
+        true => Report::ask(|| client.statuses()).await,
+        false => ask_all(&client).await,
+    };
     let answers = &report.answers;
     output.either(|| answers.iter().map(as_json).collect(), || as_text(&report))?;
     let has_leader =

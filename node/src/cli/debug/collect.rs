@@ -8,7 +8,6 @@ use super::parts::{PART_BYTES, Parts};
 use super::tail::Tail;
 use cairn_client::Client;
 use cairn_node::config::{Layers, NodeConfig, Setting};
-use cairn_node::health::Report;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{Read, Seek, SeekFrom};
@@ -68,10 +67,7 @@ pub(super) async fn collect(wanted: &Wanted, parts: &mut Parts) {
 async fn cluster(wanted: &Wanted, parts: &mut Parts) {
     let (status, health) = match &wanted.client {
         Ok(client) => {
-            // This learns the members beyond the given endpoints. Without an answer the client knows those
-            // alone, and each says why it does not answer.
-            let _ = client.members().await;
-            let report = Report::ask(|| client.statuses()).await;
+            let report = health::ask_all(client).await;
             let status = report.answers.iter().map(status::as_json).collect();
             (Ok(pretty(&status)), Ok(pretty(&health::as_json(&report))))
         }

@@ -3,7 +3,7 @@
 use super::fault::Fault;
 use super::gap::Measured;
 use super::losses::Losses;
-use crate::cli::output::table;
+use crate::cli::output::{millis, table};
 use cairn_client::shown;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -119,7 +119,6 @@ impl Trial {
 
     fn as_json(&self) -> Value {
         let Measured { acknowledged, refused, unknown, gap, p50, p99 } = self.measured;
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         json!({
             "fault": self.fault.name(),
             "slot": self.slot,
@@ -129,10 +128,10 @@ impl Trial {
             "acknowledged": acknowledged,
             "refused": refused,
             "unknown": unknown,
-            "gap_ms": ms(gap),
+            "gap_ms": millis(gap),
             "p50_us": u64::try_from(p50.as_micros()).unwrap_or(u64::MAX),
             "p99_us": u64::try_from(p99.as_micros()).unwrap_or(u64::MAX),
-            "well_after_ms": self.well_after.map(ms),
+            "well_after_ms": self.well_after.map(millis),
             "checked": self.checked,
             "lost": self.lost.count(),
             "lost_named": self.lost.named(),

@@ -14,7 +14,7 @@ use super::connect::time;
 use super::exit::Exit;
 use super::members::slot;
 use super::output::Output;
-use cairn_client::{Error, Role};
+use cairn_client::{Client, Error, Role};
 use cairn_node::health::{Answer, Finding, Report, ends, shortest};
 use clap::Args;
 use serde_json::{Value, json};
@@ -52,10 +52,7 @@ pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exi
     }
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let report = loop {
-        // This learns the members beyond the given endpoints. Without an answer the client knows those
-        // alone, and the reason of each follows.
-        let _ = client.members().await;
-        let report = Report::ask(|| client.statuses()).await;
+        let report = ask_all(&client).await;
         if report.is_well() || !wait(until).await {
             break report;
         }
@@ -67,6 +64,14 @@ pub(crate) async fn run(args: HealthArgs, output: &Output) -> anyhow::Result<Exi
         output.error(&format!("{why}; what is known is on standard output"), exit as u8);
     }
     Ok(exit)
+}
+
+/// What all members answer, also those beyond the given endpoints.
+pub(super) async fn ask_all(client: &Client) -> Report {
+    // This learns them. Without an answer the client knows the given endpoints alone, and each says why it does
+    // not answer.
+    let _ = client.members().await;
+    Report::ask(|| client.statuses()).await
 }
 
 /// Waits until it is time to ask again. Returns whether there is time for that.

@@ -17,11 +17,12 @@ mod view;
 use super::ConnectOptions;
 use super::connect::time;
 use super::exit::{Exit, UsageError};
+use super::health::ask_all;
 use super::http::{HttpReader, address};
 use super::output::Output;
 use super::signals::{hangups, termination};
 use cairn_client::{Client, Error};
-use cairn_node::health::{Answer, Report};
+use cairn_node::health::Answer;
 use clap::Args;
 use draw::Chosen;
 use futures::future::{join, join_all};
@@ -92,14 +93,8 @@ impl Source {
         // Before they are asked: they answer at once, and the look ends with the slowest. By that end the rates
         // would be wrong when a member begins to hang, or ceases to.
         let at = Instant::now();
-        let report = async {
-            // This learns the members beyond the given endpoints. Without an answer the client knows those
-            // alone, and the reason of each follows.
-            let _ = self.client.members().await;
-            Report::ask(|| self.client.statuses()).await
-        };
         let asked = self.addresses.iter().map(|address| scrape::ask(&self.http, address));
-        let (report, scrapes) = join(report, join_all(asked)).await;
+        let (report, scrapes) = join(ask_all(&self.client), join_all(asked)).await;
         Look { at, report, scrapes }
     }
 }

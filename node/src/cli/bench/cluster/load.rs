@@ -1,6 +1,7 @@
 //! The clients of a bench.
 
 use super::keys::Keys;
+use crate::cli::output::millis;
 use bytes::Bytes;
 use cairn_client::{Client, Error, ReadOptions};
 use hdrhistogram::Histogram;
@@ -182,7 +183,7 @@ async fn tick(shared: Arc<BenchCounters>, bar: ProgressBar) {
         let rate = (now.1 - before.1) as f64 / seconds;
         bar.set_message(format!("{rate:.0}/s"));
         bar.set_position(match shared.plan.bound {
-            Bound::Time(_) => u64::try_from(shared.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            Bound::Time(_) => millis(shared.began.elapsed()),
             Bound::Count(_) => now.1,
         });
         before = now;

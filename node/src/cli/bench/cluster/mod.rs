@@ -15,7 +15,7 @@ use super::super::ConnectOptions;
 use super::super::confirm::confirm;
 use super::super::connect::time;
 use super::super::exit::{Exit, UsageError};
-use super::super::output::{Output, tell};
+use super::super::output::{Output, millis, tell};
 use cairn_client::{Client, ReadFrom};
 use cairn_node::config::parse_size;
 use clap::Args;
@@ -197,9 +197,7 @@ async fn remove(keys: &Keys, client: &Client, ended: bool) -> anyhow::Result<()>
 
 fn progress_bar(bound: Bound) -> ProgressBar {
     let (length, template) = match bound {
-        Bound::Time(time) => {
-            (u64::try_from(time.as_millis()).unwrap_or(u64::MAX), "{wide_bar} {elapsed}  {msg}")
-        }
+        Bound::Time(time) => (millis(time), "{wide_bar} {elapsed}  {msg}"),
         Bound::Count(count) => (count, "{wide_bar} {pos}/{len}  {msg}"),
     };
     let style = ProgressStyle::with_template(template);
