@@ -1,19 +1,12 @@
 //! Bad input and bad directories: each gets a clear message and a non-zero exit code, and nothing
 //! is lost.
-use crate::support::{Cluster, Ran, WAIT_LIMIT, command, run, watch};
+use crate::support::{Cluster, WAIT_LIMIT, command, refused, run, watch};
 use cairn_client::Mode;
 use rustix::process::Signal;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
-
-fn refused(ran: &Ran, code: i32, words: &[&str]) {
-    assert_eq!(ran.code, code, "{}", ran.stderr);
-    for word in words {
-        assert!(ran.stderr.contains(word), "`{word}` is not in: {}", ran.stderr);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inputs_over_the_limits_are_refused_and_harm_nothing() {

@@ -1,30 +1,14 @@
 //! Keys of a real cluster into another one, by the command line.
 
-use crate::support::{Cluster, Ran, WAIT_LIMIT, command, finish, finish_within, json_of};
-use cairn_client::{Client, ListOptions, Version};
+use crate::support::held::{Held, all, put_all, values};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, command, finish, finish_within, json_of, refused};
+use cairn_client::{Client, Version};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinHandle;
-
-type Held = BTreeMap<Vec<u8>, Vec<u8>>;
-
-async fn all(client: &Client) -> BTreeMap<Vec<u8>, (Version, Vec<u8>)> {
-    let mut pages = client.pages(ListOptions::default());
-    let mut held = BTreeMap::new();
-    while let Some(page) = pages.next().await.expect("a page") {
-        let items = page.items.into_iter();
-        held.extend(items.map(|item| (item.key.to_vec(), (item.version, item.value.to_vec()))));
-    }
-    held
-}
-
-async fn values(client: &Client) -> Held {
-    all(client).await.into_iter().map(|(key, (_, value))| (key, value)).collect()
-}
 
 /// Keys with values of all lengths, and bytes that are no text.
 fn some_keys() -> Held {
@@ -36,24 +20,11 @@ fn some_keys() -> Held {
     held
 }
 
-async fn put_all(client: &Client, held: &Held) {
-    for (key, value) in held {
-        client.put(key.clone(), value.clone()).await.expect("a put");
-    }
-}
-
 /// The command, which finds both clusters by its own options.
 fn copy(from: &Cluster, to: &Cluster, more: &[&str]) -> Ran {
     let (source, target) = (from.endpoints().join(","), to.endpoints().join(","));
     let always = ["copy", "--from", &source, "--to", &target, "--timeout", "120s", "-o", "json"];
     to.cairn_alone(&[&always[..], more].concat())
-}
-
-fn refused(ran: &Ran, code: i32, says: &[&str]) {
-    assert_eq!(ran.code, code, "{ran:?}");
-    for says in says {
-        assert!(ran.stderr.contains(says), "`{says}` is not in: {}", ran.stderr);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

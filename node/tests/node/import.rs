@@ -1,10 +1,9 @@
 //! Keys and values out of a real cluster, and into another one, by the command line.
 
-use crate::support::{Cluster, Ran, SLOW_ELECTIONS, json_of};
-use cairn_client::{Client, ListOptions, Version};
+use crate::support::held::{Held, all, put_all, values};
+use crate::support::{Cluster, SLOW_ELECTIONS, json_of, refused};
 use pages::{delete, put, snapshot_of};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -12,15 +11,6 @@ use std::path::{Path, PathBuf};
 #[path = "../../src/cli/import/etcd/tests/pages.rs"]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod pages;
-
-type Held = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn refused(ran: &Ran, code: i32, says: &[&str]) {
-    assert_eq!(ran.code, code, "{ran:?}");
-    for says in says {
-        assert!(ran.stderr.contains(says), "`{says}` is not in: {}", ran.stderr);
-    }
-}
 
 /// Keys and values that text, JSON, terminals and lines find hard.
 fn awkward() -> Held {
@@ -42,26 +32,6 @@ fn awkward() -> Held {
         held.insert(format!("many/{number:05}").into_bytes(), vec![b'v'; number % 50]);
     }
     held
-}
-
-async fn put_all(client: &Client, held: &Held) {
-    for (key, value) in held {
-        client.put(key.clone(), value.clone()).await.expect("a put");
-    }
-}
-
-async fn all(client: &Client) -> BTreeMap<Vec<u8>, (Version, Vec<u8>)> {
-    let mut pages = client.pages(ListOptions::default());
-    let mut held = BTreeMap::new();
-    while let Some(page) = pages.next().await.expect("a page") {
-        let items = page.items.into_iter();
-        held.extend(items.map(|item| (item.key.to_vec(), (item.version, item.value.to_vec()))));
-    }
-    held
-}
-
-async fn values(client: &Client) -> Held {
-    all(client).await.into_iter().map(|(key, (_, value))| (key, value)).collect()
 }
 
 fn at(cluster: &Cluster, name: &str) -> (PathBuf, String) {

@@ -4,6 +4,7 @@
 pub mod certificates;
 pub mod clients;
 mod cluster;
+pub mod held;
 pub mod load;
 pub mod machine;
 mod network;
@@ -15,7 +16,7 @@ mod terminal;
 pub use cluster::{Cluster, Hosts, value_of};
 pub use network::Network;
 pub use program::{
-    CAIRN, Ran, code, command, finish, finish_within, hold, http_get, json_of, run, watch,
+    CAIRN, Ran, code, command, finish, finish_within, hold, http_get, json_of, refused, run, watch,
 };
 pub use terminal::terminal;
 

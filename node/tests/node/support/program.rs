@@ -32,6 +32,14 @@ pub fn json_of(ran: &Ran) -> serde_json::Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
+/// That a command ended with this code, and said this.
+pub fn refused(ran: &Ran, code: i32, says: &[&str]) {
+    assert_eq!(ran.code, code, "{ran:?}");
+    for says in says {
+        assert!(ran.stderr.contains(says), "`{says}` is not in: {}", ran.stderr);
+    }
+}
+
 /// The build under test.
 pub const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
 
