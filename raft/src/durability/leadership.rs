@@ -6,7 +6,8 @@ use crate::core::quorum::is_quorum;
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
-use crate::durability::{Act, LocalMember};
+use crate::durability::commit_progress::{self, Voter};
+use crate::durability::{Act, Drain, Event, LocalMember};
 use crate::storage::Raft;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
@@ -179,6 +180,34 @@ pub(crate) async fn give_up(raft: &Raft, term: u64) {
     request.leadership_transfer = true;
     // An error says that replication has ended.
     raft.vote(request).await.ok();
+}
+
+/// If this member leads and the others can elect one of them without it, gives leadership up and leaves
+/// elections to them for a while. Returns whether it did.
+pub(crate) async fn leave_to_others(member: &LocalMember) -> bool {
+    let turn = member.handing_over.clone().lock_owned();
+    let Some(_turn) = runtime::timeout(ANSWER_LIMIT, turn).await else { return false };
+    let leading = |metrics: &RaftMetrics<TypeConfig>| {
+        let configurations = metrics.membership_config.membership().get_joint_config().clone();
+        let leads = metrics.state == ServerState::Leader;
+        leads.then(|| (metrics.current_term, commit_progress::committed(metrics), configurations))
+    };
+    let Some((term, committed, configurations)) = with_metrics(&member.raft, leading) else {
+        return false;
+    };
+    let voters: BTreeSet<NodeId> = configurations.iter().flatten().copied().collect();
+    let answers = member.answers_of(voters, ANSWER_LIMIT).await;
+    let others = answers.iter().map(|(id, answer)| (*id, Voter::from(answer))).collect();
+    if !commit_progress::others_can_elect(&configurations, committed, &others) {
+        return false;
+    }
+    let (now, away) = (runtime::now(), commit_progress::STAYS_AWAY);
+    // An operator may keep it from leading for longer.
+    if member.standing().drained_for(now).is_none_or(|left| left < away) {
+        member.change(Event::Drained(Drain { from: now, until: now + away }));
+    }
+    give_up(&member.raft, term).await;
+    true
 }
 
 /// Comes nearer to terms that this member refuses, while it has no leader: see

@@ -41,6 +41,8 @@ pub(crate) struct LocalMember {
     pub(crate) removed_reason: Mutex<Option<String>>,
     /// How far behind the leader it is.
     pub(crate) lag: Lag,
+    /// It leads, and nobody takes its entries.
+    pub(crate) stuck: AtomicBool,
     /// How often another leader, or another term of one, was seen.
     pub(crate) leader_changes: AtomicU64,
     /// The term in which this member was last seen to begin to lead, and when.

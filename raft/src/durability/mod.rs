@@ -35,6 +35,7 @@
 
 mod ack_modes;
 mod check_quorum;
+mod commit_progress;
 pub(crate) mod ended_leader;
 mod epoch_records;
 mod lag;
@@ -47,6 +48,7 @@ mod standing;
 
 pub(crate) use ack_modes::AckModes;
 pub(crate) use check_quorum::{CheckQuorum, QUORUM_TIMEOUTS};
+pub(crate) use commit_progress::{CommitProgress, Position, stuck_checks};
 pub(crate) use epoch_records::EpochRecords;
 pub(crate) use lag::Lag;
 pub(crate) use member::LocalMember;

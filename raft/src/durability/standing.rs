@@ -56,7 +56,7 @@ struct Recovery {
     grant: Option<(UnsafeRecovery, Instant)>,
 }
 
-/// An operator keeps a member from leading, for a time.
+/// An operator keeps a member from leading, for a time; or it does so itself, since nobody took its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drain {
     pub(crate) from: Instant,
@@ -136,7 +136,9 @@ pub(crate) enum Refusal {
     Recovering,
     #[error("this member is recovering, and takes entries once the leader has agreed to help it")]
     NotHelped,
-    #[error("an operator keeps this member from leading")]
+    #[error(
+        "this member is kept from leading for a while, by an operator or since nobody took its entries"
+    )]
     Drained,
     #[error("this member is being stopped")]
     Leaves,

@@ -9,7 +9,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::leadership::To;
-use crate::durability::{LocalMember, leadership};
+use crate::durability::{CommitProgress, LocalMember, Position, leadership, stuck_checks};
 use cairn_engine::LogId;
 use openraft::ServerState;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ const INDEX_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Maintenance {
     member: Arc<LocalMember>,
     followers: Followers,
+    commits: CommitProgress,
     /// When a checkpoint was last taken to free the data area, and a checkpoint area.
     data_relieved: runtime::Instant,
     index_relieved: runtime::Instant,
@@ -49,6 +50,7 @@ impl Maintenance {
         Maintenance {
             member,
             followers,
+            commits: CommitProgress::default(),
             data_relieved: now,
             index_relieved: now,
             refusals: 0,
@@ -74,6 +76,7 @@ impl Maintenance {
             member.time_passes();
             serving::observe_lag(&member);
             self.hand_over_if_unfit().await;
+            self.leave_if_stuck().await;
             if self.run_once().await.is_err() {
                 return;
             }
@@ -150,6 +153,29 @@ impl Maintenance {
         if repairer.take_unreadable_for_long() {
             tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
             leadership::hand_over(&self.member, To::Best, limit).await;
+        }
+    }
+
+    /// Leaves leadership to others if nobody takes the entries of this leader.
+    async fn leave_if_stuck(&mut self) {
+        let member = &*self.member;
+        let position = with_metrics(&member.raft, Position::of);
+        let position = position.filter(|_| !member.check_quorum.is_suspended());
+        let (checks, limit) = (self.commits.check(position), stuck_checks(&member.config));
+        let stuck = checks >= limit;
+        let was_stuck = member.stuck.swap(stuck, Ordering::Relaxed);
+        if !stuck || !checks.is_multiple_of(limit) {
+            return;
+        }
+        if !was_stuck {
+            tracing::warn!(
+                node = %member.raft.node_id(),
+                "a majority answers this leader, and takes none of its entries: nothing is committed. Do large packets pass between \
+                 the members, and have they room?"
+            );
+        }
+        if leadership::leave_to_others(member).await {
+            tracing::warn!(node = %member.raft.node_id(), "this member leaves leadership to others, since they can elect one");
         }
     }
 

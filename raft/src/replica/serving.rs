@@ -12,6 +12,7 @@ use crate::membership::leaves_configuration;
 use crate::transport::generation::is_uninitialized;
 use crate::transport::{self, StopVerdict};
 use openraft::{RaftMetrics, ServerState};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn silence_limit(member: &LocalMember) -> Duration {
@@ -30,6 +31,9 @@ fn leader_contact(member: &LocalMember, metrics: &RaftMetrics<TypeConfig>) -> Re
     if metrics.state == ServerState::Leader {
         if metrics.membership_config.voter_ids().all(|voter| voter == metrics.id) {
             return Ok(());
+        }
+        if member.stuck.load(Ordering::Relaxed) {
+            return Err("nothing is committed: a majority answers this leader, and takes none of its entries".into());
         }
         let now = runtime::now();
         return match metrics.last_quorum_acked {

@@ -166,6 +166,7 @@ async fn build(
         lag: Lag::default(),
         leader_changes: AtomicU64::new(0),
         leads_since: Mutex::default(),
+        stuck: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
     })
 }

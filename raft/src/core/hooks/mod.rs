@@ -15,15 +15,16 @@ use real as chosen;
 use simulated as chosen;
 
 pub(crate) use chosen::{
-    connect, duplicate_after, is_refused, note_flushed, on_network, piece_bytes, range_bytes,
+    connect, duplicate_after, is_refused, loses_appends, note_flushed, on_network, piece_bytes,
+    range_bytes,
 };
 
 /// What the simulation uses.
 pub(crate) mod exports {
     #[cfg(madsim)]
     pub use super::simulated::{
-        cut_snapshots, flushed, forget_earlier_run, messages_repeated, refuse_connections,
-        repeat_messages,
+        cut_snapshots, flushed, forget_earlier_run, lose_appends, messages_repeated,
+        refuse_connections, repeat_messages,
     };
     #[cfg(madsim)]
     pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};

@@ -19,6 +19,11 @@ pub(crate) const fn range_bytes(usual: u64) -> u64 {
     usual
 }
 
+/// What is sent goes to the network.
+pub(crate) const fn loses_appends(_slot: u16) -> bool {
+    false
+}
+
 /// Connects to whoever listens at this address, and with certificates only to the member of this
 /// slot, or to any of the cluster.
 ///

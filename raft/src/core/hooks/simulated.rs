@@ -22,6 +22,8 @@ thread_local! {
     static FLUSHED: RefCell<BTreeMap<u16, LogId>> = const { RefCell::new(BTreeMap::new()) };
     /// The slots whose process has ended on a machine that is up.
     static REFUSE: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
+    /// The slots whose append streams do not pass.
+    static LOSE: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 /// From now on sends this many of a thousand messages between members a second time, up to some
@@ -82,6 +84,19 @@ pub fn refuse_connections(slot: u16, refuse: bool) {
     });
 }
 
+/// From now on what the member of this slot sends on append streams is lost, as large packets are
+/// somewhere. Heartbeats, votes and answers pass.
+pub fn lose_appends(slot: u16, lose: bool) {
+    LOSE.with_borrow_mut(|slots| match lose {
+        true => slots.insert(slot),
+        false => slots.remove(&slot),
+    });
+}
+
+pub(crate) fn loses_appends(slot: u16) -> bool {
+    LOSE.with_borrow(|slots| slots.contains(&slot))
+}
+
 /// madsim says of a cut link, too, that the connection is refused.
 pub(crate) fn is_refused(slot: u16, error: &tonic::Status) -> bool {
     error.code() == tonic::Code::Unavailable && REFUSE.with_borrow(|slots| slots.contains(&slot))
@@ -92,6 +107,7 @@ pub fn forget_earlier_run() {
     runtime::simulated::forget_earlier_run();
     FLUSHED.with_borrow_mut(BTreeMap::clear);
     REFUSE.with_borrow_mut(BTreeSet::clear);
+    LOSE.with_borrow_mut(BTreeSet::clear);
     REPEATS.set(0);
     REPEATED.set(0);
     wire::reset_calls(0);

@@ -1,4 +1,4 @@
-//! Leaders that an operator asks to go, and members that may not lead.
+//! Leaders that an operator asks to go, that nobody takes entries of, and members that may not lead.
 
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, three, three_or_five};
@@ -7,10 +7,14 @@ use crate::harness::operator::NotDone;
 use crate::harness::plan::Plan;
 use cairn_clients::workload::Profile;
 use cairn_engine::Mode;
+use cairn_node::Node;
 use rand::RngExt;
 use std::time::Duration;
 
 const GOES_ON: &str = "the leader goes on";
+const SAYS_SO: &str = "the leader says that nothing is committed";
+const LEAVES: &str = "the others elect a leader";
+const WITHOUT_ENTRY: &str = "a leader that never committed an entry leaves";
 /// For how long a disk stalls: as long as any does in the simulation. After half of that it counts as stalled.
 const STALLS: Duration = Duration::from_secs(8);
 
@@ -22,6 +26,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         .reaches(&["it is refused", GOES_ON]),
     scenario!("stalled-member-is-not-named", three, stalled_member_named)
         .reaches(&["it is refused while its disk stalls", GOES_ON]),
+    scenario!("entries-do-not-pass", three_or_five, entries_do_not_pass).seeds(6).reaches(&[
+        SAYS_SO,
+        LEAVES,
+        WITHOUT_ENTRY,
+    ]),
     scenario!("drained-with-the-newest-entries", three, drained_with_the_newest_entries).reaches(
         &[
             "nobody leads at first",
@@ -133,6 +142,41 @@ async fn leads_when_named(stage: &Stage, named: usize) -> Played {
     let moved = || async { stage.cluster.move_leader(Some(slot)).await.map(drop) };
     stage.done("a leader that was named", moved).await?;
     stage.until("the leader that was named", || stage.leads(&[named]).is_some()).await?;
+    stage.acknowledged(5).await
+}
+
+/// What a member sends on append streams is lost, as where large packets are; its heartbeats pass. It leads, or in
+/// half of the seeds begins to lead then. It says that nothing is committed, and others lead, while its entries
+/// still do not pass.
+async fn entries_do_not_pass(mut stage: Stage) -> Played {
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(10).await?;
+    let (leader, follower, _) = stage.cast().await?;
+    let is_elected = stage.seed.is_multiple_of(2);
+    let mute = if is_elected { follower } else { leader };
+    let slot = stage.machine(mute)?.slot;
+    cairn_raft::lose_appends(slot, true);
+    if is_elected {
+        let moved = || async { stage.cluster.move_leader(Some(slot)).await.map(drop) };
+        stage.done("a leader that was named", moved).await?;
+    }
+    stage.until("the leader that is mute", || stage.leads(&[mute]).is_some()).await?;
+    let (term, before) = (stage.term(mute), stage.status(mute).and_then(|status| status.committed));
+    let says = |node: &Node| {
+        node.replica().leader_contact().is_err_and(|why| why.contains("nothing is committed"))
+    };
+    stage
+        .until("a leader that says so", || stage.node(mute).is_some_and(|node| says(&node)))
+        .await?;
+    stage.reached(SAYS_SO);
+    let others = stage.others(&[mute]);
+    stage.leader_among(&others, term).await?;
+    stage.reached(LEAVES);
+    let committed = before.is_some_and(|id| id.term == term);
+    stage.reached_if(is_elected && !committed, WITHOUT_ENTRY);
+    stage.still_serves("while entries of one member do not pass").await?;
+    cairn_raft::lose_appends(slot, false);
+    stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
 }
 
