@@ -22,7 +22,8 @@ const INCLUDED: &str = "--include=systemd,systemd-sysv,dbus,sudo,ca-certificates
 pub(super) const LONG: Duration = WAIT_LIMIT.saturating_mul(8);
 /// Where the reader of the page works on a machine.
 pub(super) const DESK: &str = "srv/cairn";
-const PROGRAMS: [&str; 6] = ["debootstrap", "systemd-nspawn", "nsenter", "ip", "tar", "dpkg-deb"];
+const PROGRAMS: [&str; 7] =
+    ["debootstrap", "systemd-nspawn", "nsenter", "ip", "tar", "dpkg-deb", "umount"];
 
 /// Enters a control group, and becomes the program.
 const ENTER: &str = r#"echo $$ >"$1/cgroup.procs"; shift; exec "$@""#;
@@ -66,7 +67,8 @@ pub(super) fn remove_tree(folder: &Path) {
     done("rm", &["--recursive", "--force", "--one-file-system", text(folder)]);
 }
 
-/// Ends all processes of a machine, and removes its control groups.
+/// Ends all processes of a machine, and removes its control groups and what systemd-nspawn left. It also runs while a
+/// test fails, so what cannot be removed here fails the next start, which names it.
 fn end(slot: usize) {
     let group = control_group(slot);
     let began = Instant::now();
@@ -77,8 +79,17 @@ fn end(slot: usize) {
         assert!(began.elapsed() < LONG, "{} has processes that do not end", group.display());
         std::thread::sleep(POLL);
     }
+    let name = format!("{NAME}-{slot}");
     // systemd-nspawn makes this one where version 1 is there.
-    remove_group(&Path::new("/sys/fs/cgroup/systemd").join(format!("{NAME}-{slot}")));
+    remove_group(&Path::new("/sys/fs/cgroup/systemd").join(&name));
+    // From version 256 on it mounts a file system there, which stays when it is killed. The next start would refuse it.
+    let left = Path::new("/run/systemd/nspawn");
+    let exported = left.join("unix-export").join(&name);
+    if exported.exists() {
+        system("umount", &["--lazy", text(&exported)]);
+        let _ = fs::remove_dir(&exported);
+    }
+    let _ = fs::remove_dir(left.join("propagate").join(&name));
 }
 
 fn remove_group(group: &Path) {
