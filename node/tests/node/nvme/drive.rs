@@ -3,7 +3,7 @@
 //! What holds here: a device ends with its [`Drive`]. Those that a killed run left are found by the name of their
 //! folder, and detached at the next start.
 
-use crate::support::{Ran, finish};
+use crate::support::{Ran, finish, only_run};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -57,9 +57,7 @@ pub(super) fn begin() -> File {
     }
     let control = Path::new("/dev/loop-control");
     assert!(control.exists(), "this test needs loop devices, and {} is missing", control.display());
-    let path = std::env::temp_dir().join("cairn-nvme-drives.lock");
-    let lock = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    lock.lock().expect("no other run");
+    let lock = only_run("cairn-nvme-drives");
     let all = done("losetup", &["--list", "--noheadings", "--raw", "--output", "NAME,BACK-FILE"]);
     for line in all.lines().filter(|line| line.contains(FOLDER)) {
         let device = line.split(' ').next().expect("a name");

@@ -4,12 +4,12 @@
 //! What holds here: nothing is asked of a registry. So the bases of the Dockerfile cannot be had, and its first stage,
 //! which compiles, is not run. The files that it takes from there are put together from the release's program and from
 //! this machine's libraries. All other lines are the Dockerfile's own. Images, containers and volumes lie in a folder of
-//! the test's own, and end with it.
+//! the test's own, and end with it. One run at a time has them.
 
 use super::machines::remove_tree;
 use super::release::{Release, done, system, text};
-use crate::support::{POLL, Ran, WAIT_LIMIT, finish_within};
-use std::fs;
+use crate::support::{POLL, Ran, WAIT_LIMIT, finish_within, only_run};
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -76,15 +76,17 @@ fn base(program: &Path, folder: &Path) {
 /// podman, with a store of its own.
 struct Podman {
     folder: PathBuf,
+    _only: File,
 }
 
 impl Podman {
     fn new() -> Podman {
         assert!(rustix::process::geteuid().is_root(), "this test needs root");
+        let only = only_run("cairn-packages-image");
         let target = super::root().join("target");
         fs::create_dir_all(&target).expect("a folder");
-        let podman =
-            Podman { folder: target.canonicalize().expect("a folder").join("packages-image") };
+        let folder = target.canonicalize().expect("a folder").join("packages-image");
+        let podman = Podman { folder, _only: only };
         podman.remove();
         fs::create_dir_all(podman.folder.join("build")).expect("a folder");
         podman

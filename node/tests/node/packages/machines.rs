@@ -5,7 +5,7 @@
 //! was killed at the next start. One run at a time has them. What the system lacks fails the test by its name.
 
 use super::release::{done, system, text};
-use crate::support::{Network, POLL, Ran, WAIT_LIMIT, finish_within};
+use crate::support::{Network, POLL, Ran, WAIT_LIMIT, finish_within, only_run};
 use cairn_launch::Server;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -145,10 +145,7 @@ impl Machines {
             let there = Command::new(program).arg("--version").stdin(Stdio::null()).output();
             assert!(there.is_ok(), "this test needs the program {program}: {there:?}");
         }
-        let path = std::env::temp_dir().join(format!("{NAME}.lock"));
-        let lock = File::create(&path);
-        let only = lock.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        only.lock().expect("no other run");
+        let only = only_run(NAME);
         for slot in 1..=count {
             end(slot);
         }

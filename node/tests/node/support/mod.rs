@@ -6,6 +6,7 @@ pub mod clients;
 mod cluster;
 pub mod held;
 pub mod load;
+mod lock;
 pub mod machine;
 mod network;
 mod program;
@@ -14,6 +15,7 @@ pub mod stranger;
 mod terminal;
 
 pub use cluster::{Cluster, Hosts, value_of};
+pub use lock::only_run;
 pub use network::Network;
 pub use program::{
     CAIRN, Ran, code, command, finish, finish_within, hold, http_get, json_of, refused, run, watch,
