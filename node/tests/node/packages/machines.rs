@@ -8,6 +8,7 @@ use super::release::{done, system, text};
 use crate::support::{Network, POLL, Ran, WAIT_LIMIT, finish_within, only_run};
 use cairn_launch::Server;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -113,7 +114,7 @@ fn debian() -> PathBuf {
     println!("making {} by debootstrap", made.display());
     let mut command = Command::new("debootstrap");
     command.args(["--variant=minbase", INCLUDED, SUITE, text(&tree)]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let ran = finish_within(LONG, command.spawn().expect("debootstrap"));
     assert_eq!(ran.code, 0, "this test needs Debian's packages: {}{}", ran.stdout, ran.stderr);
     let file = text(&partial);
@@ -267,6 +268,8 @@ impl Machines {
         ];
         let mut command = cairn_launch::command("nsenter", arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // nsenter starts the shell as its child, which ends with it if the limit is over.
+        command.process_group(0);
         finish_within(LONG, command.spawn().expect("nsenter runs"))
     }
 

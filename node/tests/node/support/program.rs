@@ -2,6 +2,7 @@
 
 use super::{POLL, WAIT_LIMIT};
 use cairn_launch::HeldPort;
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -79,7 +80,8 @@ pub fn watch(limit: Duration, child: Child, mut each: impl FnMut(u32)) -> Ran {
     })
 }
 
-/// The same as [`finish`] with a limit of one's own.
+/// The same as [`finish`] with a limit of one's own. With a command that leads a process group, what it started is
+/// killed too.
 pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
@@ -93,10 +95,27 @@ pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
             return Ran { code: code(status), stdout: text(stdout), stderr: text(stderr) };
         }
         if began.elapsed() > limit {
-            child.kill().expect("our own child");
-            panic!("the command did not end: {}", text(stderr));
+            kill(&mut child);
+            std::thread::sleep(POLL);
+            // What the command started may be alive, and would hold the pipe open for ever.
+            let said = match stderr {
+                Some(reader) if !reader.is_finished() => {
+                    "its standard error is still open".to_owned()
+                }
+                reader => text(reader),
+            };
+            panic!("the command did not end: {said}");
         }
         std::thread::sleep(POLL);
+    }
+}
+
+fn kill(child: &mut Child) {
+    let pid = Pid::from_child(child);
+    // Any other command is in the group of the tests.
+    match getpgid(Some(pid)).is_ok_and(|group| group == pid) {
+        true => kill_process_group(pid, Signal::KILL).expect("our own group"),
+        false => child.kill().expect("our own child"),
     }
 }
 
@@ -130,4 +149,50 @@ pub fn http_get(address: &str, path: &str) -> String {
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("an answer");
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{PipeReader, Read, pipe};
+    use std::os::unix::process::CommandExt;
+
+    /// A command that starts another one. Both can write to their standard error and to this pipe, and the other one
+    /// runs until the standard input ends.
+    fn parent() -> (Command, PipeReader) {
+        let (said, output) = pipe().expect("a pipe");
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 3<&0; (echo ready; exec cat <&3) & wait"]);
+        command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped());
+        (command, said)
+    }
+
+    /// The story: a command was killed at its limit, and what it had started held its standard error open. The test
+    /// that should have failed waited for ever.
+    #[test]
+    fn a_command_that_is_killed_at_its_limit_fails_though_what_it_started_runs_on() {
+        let (mut command, mut said) = parent();
+        let mut child = command.spawn().expect("sh starts");
+        let stdin = child.stdin.take();
+        said.read_exact(&mut [0; 6]).expect("the other one runs");
+        let ran = std::thread::spawn(move || finish_within(Duration::ZERO, child)).join();
+        let failed = ran.expect_err("it does not end");
+        let why = failed.downcast_ref::<String>().expect("a text");
+        assert_eq!(why, "the command did not end: its standard error is still open");
+        drop(stdin);
+    }
+
+    #[test]
+    fn what_a_command_started_is_killed_with_it_if_it_leads_a_process_group() {
+        let (mut command, mut said) = parent();
+        let mut child = command.process_group(0).spawn().expect("sh starts");
+        let stdin = child.stdin.take();
+        said.read_exact(&mut [0; 6]).expect("the other one runs");
+        let ran = std::thread::spawn(move || finish_within(Duration::ZERO, child)).join();
+        assert!(ran.is_err(), "it does not end");
+        // The pipe ends with the last process that may write to it.
+        drop(command);
+        assert_eq!(said.read(&mut [0]).expect("a pipe"), 0);
+        drop(stdin);
+    }
 }
