@@ -5,18 +5,28 @@
 
 use super::{POLL, rules};
 use crate::support::{Cluster, WAIT_LIMIT, hold, value_of};
-use cairn_launch::{HeldPort, Server, command};
+use cairn_launch::{HeldPort, Server, Signal, command};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;
 
 const SHIPPED: &str = include_str!("../../../../deploy/prometheus.yml");
 /// The label `cluster` of the shipped job.
 pub const CLUSTER: &str = "example";
+/// Runs a program that reads no standard input, and kills it once this shell's is closed: also by the end of this
+/// process, whatever ends it. The shell ends when the program does, and as it does.
+const WITH_STDIN: &str = r#"
+exec 3<&0
+"$@" </dev/null 3<&- & program=$!
+(read -r line <&3; kill -KILL "$program") & reader=$!
+wait "$program"; ended=$?
+kill "$reader" 2>/dev/null
+exit "$ended""#;
 /// The lines that a cluster without certificates does not need.
 const OF_TLS: [&str; 5] = ["scheme: ", "tls_config:", "ca_file: ", "cert_file: ", "key_file: "];
 
@@ -60,6 +70,13 @@ fn configuration(cluster: &Cluster, rules: &Path) -> String {
     format!("global:\n  evaluation_interval: 1s\n{text}")
 }
 
+/// The program with these arguments, which ends with this process.
+fn with_stdin(program: OsString, arguments: impl IntoIterator<Item = String>) -> Command {
+    let mut shell = command("sh", ["-c", WITH_STDIN, "sh"]);
+    shell.arg(program).args(arguments);
+    shell
+}
+
 /// In a query of a URL.
 fn encoded(text: &str) -> String {
     let one = |byte: u8| match byte {
@@ -69,7 +86,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// Killed when dropped.
+/// Killed when dropped, and when this process ends.
 pub struct Prometheus {
     address: String,
     server: Server,
@@ -93,7 +110,7 @@ impl Prometheus {
             format!("--storage.tsdb.path={}", path("data").display()),
             format!("--web.listen-address={address}"),
         ];
-        let command = command(program("CAIRN_PROMETHEUS"), arguments);
+        let command = with_stdin(program("CAIRN_PROMETHEUS"), arguments);
         let server = Server::start("Prometheus", command, &path("log")).expect("it starts");
         let mut started = Prometheus { address, server, _ports: ports, _folder: folder };
         let began = Instant::now();
@@ -165,4 +182,18 @@ impl Prometheus {
         let (alerts, up) = (self.data("/api/v1/alerts"), self.query("up"));
         format!("{alerts}\n{up:?}")
     }
+}
+
+/// The story: a run was killed, and its Prometheus, in a process group of its own, scraped on for days.
+#[test]
+fn a_program_that_reads_nothing_ends_when_its_standard_input_is_closed_or_by_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |program: &str, argument: &str| {
+        let command = with_stdin(program.into(), [argument.to_owned()]);
+        Server::start(program, command, &folder.path().join("log")).expect("it starts")
+    };
+    let killed = start("sleep", "100000").stop(WAIT_LIMIT).expect("it ends");
+    assert_eq!(killed.code(), Some(128 + Signal::KILL.as_raw()));
+    let ended = start("false", "").wait(WAIT_LIMIT).expect("it ends");
+    assert_eq!(ended.code(), Some(1));
 }
