@@ -17,7 +17,7 @@ use std::time::Instant;
 /// At how many moments each is killed.
 const MOMENTS: usize = 50;
 /// After so many times as many rounds without one that was killed in its middle the test fails.
-const ROUNDS_MOST: usize = 10;
+pub(super) const ROUNDS_MOST: usize = 10;
 /// The keys, and how many of them one batch puts.
 const KEYS: usize = 2_000;
 const BATCH: usize = 100;
@@ -165,7 +165,7 @@ async fn newest(target: &Target) -> Option<u64> {
 }
 
 /// How many saves were begun there and not finished.
-fn broken_off(files: &Path) -> usize {
+pub(super) fn broken_off(files: &Path) -> usize {
     let folders = std::fs::read_dir(files).into_iter().flatten().flatten();
     let begun = |folder: &Path| folder.join("head").exists() && !folder.join("manifest").exists();
     folders.filter(|entry| begun(&entry.path())).count()

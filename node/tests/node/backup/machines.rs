@@ -1,6 +1,8 @@
 //! Machines lose their power while backups are saved from them, and while one is restored onto them.
 
-use super::kills::{Kills, Writer, backups, cluster_named_in, compare, refuses_or_has_all};
+use super::kills::{
+    Kills, ROUNDS_MOST, Writer, backups, broken_off, cluster_named_in, compare, refuses_or_has_all,
+};
 use super::*;
 use crate::support::machine::can_have_machines;
 use crate::support::{Hosts, UNHURRIED_ELECTIONS, WAIT_LIMIT, command};
@@ -8,7 +10,8 @@ use cairn_backup::Target;
 use cairn_client::MemberState;
 use std::process::Command;
 
-/// How often a machine loses its power while a backup is saved, and while one is restored.
+/// How often at the least a machine loses its power while a backup is saved, and while one is restored. There are more
+/// rounds until one of them was in the middle.
 const SAVES: usize = 12;
 const RESTORES: usize = 25;
 
@@ -51,8 +54,10 @@ async fn saves() {
     let mut kills = Kills::new(7);
     assert!(kills.run(command(&folder, &whole), u64::MAX, |_| ()), "the first one is saved");
     let opened = Target::open(&target).expect("a folder");
-    let mut saved = 1;
-    for round in 0..SAVES {
+    let (mut round, mut saved, mut in_the_middle) = (0_usize, 1, 0);
+    while round < SAVES || in_the_middle == 0 {
+        assert!(round < ROUNDS_MOST * SAVES, "no power was cut in the middle of a save");
+        let begun = broken_off(Path::new(&target));
         let before = acknowledged.load(Ordering::SeqCst);
         let more = async || (acknowledged.load(Ordering::SeqCst) > before + 50).then_some(());
         cluster.until("more writes", more).await;
@@ -60,7 +65,10 @@ async fn saves() {
         let victim = if round.is_multiple_of(2) { leader } else { (leader + 1) % 3 };
         let save = command(&folder, if round.is_multiple_of(3) { &whole[..] } else { &since[..] });
         let moment = kills.moment();
-        let ended = kills.run(save, moment, |_| {
+        let ended = kills.run(save, moment, |child| {
+            let has_begun = broken_off(Path::new(&target)) > begun;
+            let runs = child.try_wait().expect("our own child").is_none();
+            in_the_middle += usize::from(has_begun && runs);
             cluster.fail_node(victim);
             cluster.start_node(victim);
         });
@@ -69,6 +77,7 @@ async fn saves() {
         cluster.wait_ready().await;
         let recovered = |node: &cairn_client::NodeStatus| node.member_state == MemberState::Active;
         cluster.until_all("nobody recovers", recovered).await;
+        round += 1;
     }
     stop.store(true, Ordering::SeqCst);
     for writer in writers {
@@ -77,7 +86,8 @@ async fn saves() {
     for name in backups(&opened).await {
         compare(&opened, &name, &all).await;
     }
-    println!("{saved} backups are whole, of {} saves; {:?}", SAVES + 1, cluster.damage);
+    println!("{in_the_middle} of {round} cuts were in the middle of a save");
+    println!("{saved} backups are whole, of {} saves; {:?}", round + 1, cluster.damage);
     assert!(saved > 1, "some saves end well");
 }
 
@@ -107,8 +117,9 @@ async fn restores() {
     // The power goes as soon as the command says that it is done.
     cluster.fail_node(0);
     assert_eq!(refuses_or_has_all(&mut cluster, &keys).await, None, "what was restored is synced");
-    let (mut half, mut whole) = (0, 0);
-    for round in 0..RESTORES {
+    let (mut round, mut half, mut whole) = (0_usize, 0, 0);
+    while round < RESTORES || half == 0 {
+        assert!(round < ROUNDS_MOST * RESTORES, "no power was cut in the middle of a restore");
         if cluster.data(0).exists() {
             cluster.lose_disk(0);
         }
@@ -125,6 +136,7 @@ async fn restores() {
                 assert!(!ended, "round {round}: it was restored, and does not open: {said}")
             }
         }
+        round += 1;
     }
     println!("{half} directories were half restored, {whole} had all; {:?}", cluster.damage);
 }
