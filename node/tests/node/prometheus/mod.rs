@@ -20,7 +20,7 @@ mod walk;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often Prometheus is asked. It scrapes each second.
+/// How often Prometheus is asked. It scrapes every five seconds.
 const POLL: Duration = Duration::from_millis(200);
 
 /// The story of each rule that nobody saw fire: its metric never had that value.

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// By which number each `for` is divided.
 const QUICKER: u64 = 60;
 /// No `for` is longer, in seconds.
-const FOR_MAX_S: u64 = 5;
+const FOR_MAX_S: u64 = 10;
 /// How far an expression looks back that is asked whether its cause is gone. Some scrapes are within that time.
-const WINDOW: &str = "[20s]";
+const WINDOW: &str = "[60s]";
 
 /// The text of the shipped file.
 pub fn shipped() -> String {
@@ -38,7 +38,7 @@ fn seconds(time: &str) -> u64 {
     number.parse::<u64>().expect("a number") * unit
 }
 
-/// The same rules with a sixtieth of each `for`, and five seconds at most.
+/// The same rules with a sixtieth of each `for`, and ten seconds at most.
 pub fn quicker(rules: &str) -> String {
     let line = |line: &str| match line.split_once("for: ") {
         Some((indent, time)) if indent.trim().is_empty() => {
@@ -82,7 +82,7 @@ fn quicker_rules_differ_in_the_time_for_which_they_must_hold_and_in_nothing_else
 #[test]
 fn an_expression_of_now_has_short_windows_and_the_same_threshold() {
     let text = "increase(a_total[1h]) > 0 or increase(b_total[15m]) > 5";
-    let now = "increase(a_total[20s]) > 0 or increase(b_total[20s]) > 5";
+    let now = "increase(a_total[60s]) > 0 or increase(b_total[60s]) > 5";
     assert_eq!(of_now(text), now);
     assert_eq!(of_now("a{b=\"c\"} == 1"), "a{b=\"c\"} == 1");
 }

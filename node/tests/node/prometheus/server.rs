@@ -49,8 +49,9 @@ fn configuration(cluster: &Cluster, rules: &Path) -> String {
     let shipped = "\"10.0.0.1:7402\", \"10.0.0.2:7402\", \"10.0.0.3:7402\"";
     let text = changed(SHIPPED, shipped, &addresses);
     let text = changed(&text, "prometheus/alerts.yml", &rules.display().to_string());
-    let each_second = "scrape_interval: 1s\n    scrape_timeout: 1s";
-    let text = changed(&text, "scrape_interval: 15s", each_second);
+    // A node of a slow machine takes a moment to answer, and would be taken for one that is down.
+    let often = "scrape_interval: 5s\n    scrape_timeout: 5s";
+    let text = changed(&text, "scrape_interval: 15s", often);
     assert!(text.contains(&format!("cluster: {CLUSTER}")), "{text}");
     let text = match &cluster.certificates {
         Some(certificates) => {
@@ -154,6 +155,11 @@ impl Prometheus {
     pub fn value(&self, expression: &str) -> Option<String> {
         let sample = self.query(expression).into_iter().next()?;
         Some(sample["value"][1].as_str().expect("a text").to_owned())
+    }
+
+    /// Whether the last scrape of this address succeeded.
+    pub fn is_up(&self, instance: &str) -> bool {
+        self.value(&format!("up{{instance={instance:?}}}")).is_some_and(|up| up == "1")
     }
 
     /// Whether the alert fires, for whomever.
