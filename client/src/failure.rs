@@ -108,6 +108,24 @@ impl Failure {
         }
     }
 
+    /// What it is, in one word, for a trace: without what a node said, which may name a key.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Failure::NotLeader(_) => "not_leader",
+            Failure::NoLeader => "no_leader",
+            Failure::ElectionBlocked(_) => "election_blocked",
+            Failure::Overloaded(_) => "overloaded",
+            Failure::Full(..) => "full",
+            Failure::SessionExpired => "session_expired",
+            Failure::Unreadable(_) => "unreadable",
+            Failure::NotSent(_) => "not_sent",
+            Failure::OtherCluster(_) => "other_cluster",
+            Failure::Lost { timed_out: true, .. } => "timed_out",
+            Failure::Lost { .. } => "lost",
+            Failure::Refused(_) => "refused",
+        }
+    }
+
     /// Why the outcome is unknown, if the attempt may have had an effect or may still have one.
     pub(crate) fn may_have_effect(&self) -> Option<&str> {
         match self {
@@ -155,6 +173,18 @@ mod tests {
         let open: Vec<Reason> =
             all.filter(|r| with_reason(*r).may_have_effect().is_some()).collect();
         assert_eq!(open, [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped]);
+    }
+
+    #[test]
+    fn the_kind_of_a_failure_is_a_word_of_ours_whatever_the_node_said() {
+        let all = (0..).map_while(|number| Reason::try_from(number).ok());
+        let of = |reason: Reason| with_reason(reason).kind();
+        for kind in all.map(of) {
+            assert!(kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{kind}");
+        }
+        assert_eq!(of(Reason::PermissionDenied), "refused");
+        assert_eq!(of(Reason::ValueDamaged), "not_sent");
+        assert_eq!(of(Reason::OutcomeUnknown), "lost");
     }
 
     #[test]

@@ -47,9 +47,11 @@
 //! # Traces
 //!
 //! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
-//! `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`) and the key's `version`, and in it a
-//! `cairn.attempt` for each node that was asked, with its `endpoint`. They lie within the span of the caller, and hold
-//! no key and no value. An application that exports its spans, as with `tracing-opentelemetry`, exports these too, if
+//! `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
+//! node that was asked, with its `endpoint`. A write that was applied and a get that found its key have a `version`. Other
+//! calls that look for the leader or for any node are no spans: each of their attempts is one. All lie within the span of
+//! the caller. Neither they nor the events in them hold a key, a value or the text of an error: an attempt that failed says
+//! so by one word, such as `not_leader`, `refused` or `lost`. An application that exports its spans, as with `tracing-opentelemetry`, exports these too, if
 //! its filter lets `cairn_client=debug` through.
 //!
 //! # How a request is served

@@ -427,7 +427,8 @@ impl Node {
         state.failures = state.failures.saturating_add(1);
         state.cool_until = Some(Instant::now() + random.jitter(delay));
         state.connection = None;
-        tracing::debug!(endpoint = %self.address, failures = state.failures, %error, "endpoint failed");
+        // Not the error, which may be in the words of the node, and name a key. The caller gets it.
+        tracing::debug!(endpoint = %self.address, failures = state.failures, "endpoint failed");
         state.last = Some(error);
     }
 

@@ -1,7 +1,8 @@
 //! Spans of requests and of their attempts, for an application that traces its own.
 //!
-//! What holds here: no key, no value and no error's text is in a span. Where nobody wants spans of level DEBUG, one costs
-//! a comparison. One whose request is abandoned ends without an outcome.
+//! What holds here: no key, no value and no error's text is in a span. Nor is it in an event of this crate: an exporter
+//! puts those into the span in which they happen, and what a node says of a refusal may name the key. Where nobody wants
+//! spans of level DEBUG, one costs a comparison. One whose request is abandoned ends without an outcome.
 
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug_span};
@@ -49,7 +50,7 @@ pub(crate) fn attempt(endpoint: &str) -> Span {
     debug_span!("cairn.attempt", endpoint)
 }
 
-/// Does the work within the span, which then says how it ended, and at which version.
+/// Does the work within the span, which then says how it ended, and at which version if there is one.
 pub(crate) async fn within<T>(
     span: Span,
     work: impl Future<Output = Result<T, Error>>,

@@ -13,5 +13,4 @@
 mod fake;
 mod operator;
 mod reads;
-mod spans;
 mod writes;

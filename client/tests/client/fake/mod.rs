@@ -29,6 +29,8 @@ use tonic::{Code, Request, Response, Status};
 pub enum Step {
     /// Refuses with this detail.
     Refuse(proto::ErrorDetail),
+    /// Refuses for this reason, in these words.
+    RefuseSaying(Reason, String),
     /// Fails like a transport, before doing anything.
     Break,
     /// Does the work, then fails like a transport.
@@ -41,17 +43,17 @@ pub enum Step {
     ServeLater(Arc<tokio::sync::Notify>),
 }
 
+fn detail(reason: Reason) -> proto::ErrorDetail {
+    proto::ErrorDetail { reason: reason as i32, ..Default::default() }
+}
+
 pub fn refuse(reason: Reason) -> Step {
-    Step::Refuse(proto::ErrorDetail { reason: reason as i32, ..Default::default() })
+    Step::RefuseSaying(reason, "refused".to_owned())
 }
 
 pub fn not_leader(hint: &str) -> Step {
     let leader = Some(proto::Leader { node_id: 1, client_address: hint.to_owned() });
-    Step::Refuse(proto::ErrorDetail {
-        reason: Reason::NotLeader as i32,
-        leader,
-        ..Default::default()
-    })
+    Step::Refuse(proto::ErrorDetail { leader, ..detail(Reason::NotLeader) })
 }
 
 /// The state that nodes share.
@@ -210,16 +212,17 @@ impl Node {
                 self.hangs.store(self.always_hangs(), Ordering::SeqCst);
                 std::future::pending().await
             }
-            Step::Refuse(detail) => Err(refused(&detail)),
+            Step::Refuse(detail) => Err(refused(&detail, "refused")),
+            Step::RefuseSaying(reason, words) => Err(refused(&detail(reason), &words)),
         }
     }
 }
 
-fn refused(detail: &proto::ErrorDetail) -> Status {
+fn refused(detail: &proto::ErrorDetail, words: &str) -> Status {
     let mut metadata = MetadataMap::new();
     let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
     metadata.insert_bin(proto::ERROR_DETAIL_KEY, encoded);
-    Status::with_metadata(Code::FailedPrecondition, "refused", metadata)
+    Status::with_metadata(Code::FailedPrecondition, words, metadata)
 }
 
 type Answer<T> = Result<Response<T>, Status>;

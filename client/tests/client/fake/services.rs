@@ -1,6 +1,6 @@
 //! The calls that a [`Node`] answers. What changes or reads the store follows the node's script; the others do not.
 use super::store::Store;
-use super::{Answer, Node, Step, refuse, refused};
+use super::{Answer, Node, detail, refused};
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::Kv;
 use cairn_client::proto::operator_server::Operator;
@@ -35,8 +35,7 @@ impl Kv for Node {
             std::future::pending().await
         }
         if self.denies.load(Ordering::SeqCst) {
-            let Step::Refuse(detail) = refuse(Reason::Unauthenticated) else { unreachable!() };
-            return Err(refused(&detail));
+            return Err(refused(&detail(Reason::Unauthenticated), "refused"));
         }
         let member = |address: &String| proto::Member {
             client_address: address.clone(),

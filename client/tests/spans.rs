@@ -1,12 +1,29 @@
 //! What an application that traces its requests sees of those to the cluster.
+//!
+//! What holds here: one test, in a binary of its own. `tracing` asks a subscriber for each place in the code once, and a test
+//! in another thread that comes to a place at the same time may find that nobody wants it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "client/fake/mod.rs"]
+#[allow(dead_code, reason = "the tests of the client use the rest")]
+mod fake;
+
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument, Metadata, Subscriber};
 
-use crate::fake::{Cluster, Node, not_leader, options};
 use cairn_client::Error;
+use cairn_client::proto::error_detail::Reason;
+use fake::{Cluster, Node, Step, not_leader, options};
 
 /// A span that was begun.
 #[derive(Clone)]
@@ -20,11 +37,13 @@ struct Begun {
 #[derive(Default)]
 struct Trace {
     begun: Vec<Begun>,
+    /// The fields of each event, with its message.
+    events: Vec<String>,
     /// Those that are entered, by their numbers from 1.
     entered: Vec<u64>,
 }
 
-/// Keeps the spans of the client and of the test.
+/// Keeps the spans and the events of the client and of the test.
 #[derive(Clone, Default)]
 struct Tracer(Arc<Mutex<Trace>>);
 
@@ -38,8 +57,7 @@ impl Tracer {
 
 impl Subscriber for Tracer {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let ours = metadata.target() == "app" || metadata.target().starts_with("cairn_client");
-        ours && metadata.is_span()
+        metadata.target() == "app" || metadata.target().starts_with("cairn_client")
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
@@ -60,7 +78,11 @@ impl Subscriber for Tracer {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap().events.push(fields.0);
+    }
 
     fn enter(&self, span: &Id) {
         self.0.lock().unwrap().entered.push(span.into_u64());
@@ -80,6 +102,8 @@ impl Visit for Fields {
     }
 }
 
+/// The story: an attempt that failed logged what the node had said, and a refusal names the key that the caller may not read. An
+/// exporter put that into the span, and with it into a collector that others read.
 #[tokio::test]
 async fn a_request_is_a_span_of_its_caller_with_one_for_each_attempt_and_without_keys() {
     let tracer = Tracer::default();
@@ -94,6 +118,13 @@ async fn a_request_is_a_span_of_its_caller_with_one_for_each_attempt_and_without
     let written = client.put("private", "secret").instrument(request).await.unwrap();
     let refused = client.put_if_absent("private", "secret").await;
     assert!(matches!(refused, Err(Error::ConditionFailed { .. })), "{refused:?}");
+    assert_eq!(client.get("private").await.unwrap().unwrap().value, "secret");
+    let denied = "`ada` may not read key `private`".to_owned();
+    leader.plays([Step::RefuseSaying(Reason::PermissionDenied, denied)]);
+    let said = client.get("private").await.unwrap_err().to_string();
+    assert!(said.contains("`private`"), "the caller is told: {said}");
+    let damaged = "the value of key `private` was damaged on its way".to_owned();
+    leader.plays([Step::RefuseSaying(Reason::ValueDamaged, damaged)]);
     assert_eq!(client.get("private").await.unwrap().unwrap().value, "secret");
 
     let requests = tracer.named("request");
@@ -117,12 +148,22 @@ async fn a_request_is_a_span_of_its_caller_with_one_for_each_attempt_and_without
     let endpoint = |node: &Node| format!(" endpoint={:?}", node.address);
     assert_eq!(tried, [endpoint(&follower), endpoint(&leader)]);
     let gets = tracer.named("cairn.get");
-    let [(_, get)] = gets.as_slice() else { panic!("one read") };
+    let [(_, get), (_, denied), (_, again)] = gets.as_slice() else { panic!("three reads") };
     let found = format!(" version={} outcome=\"done\"", written.version.0);
     assert!(get.fields.ends_with(&found), "{}", get.fields);
+    assert!(again.fields.ends_with(&found), "{}", again.fields);
+    assert!(denied.fields.contains(" outcome=\"failed\""), "{}", denied.fields);
 
-    for span in &tracer.0.lock().unwrap().begun {
-        let private = span.fields.contains("private") || span.fields.contains("secret");
-        assert!(!private, "{}:{}", span.name, span.fields);
+    let trace = tracer.0.lock().unwrap();
+    for kind in ["not_leader", "refused", "not_sent"] {
+        let said = format!(" failure=\"{kind}\"");
+        assert!(trace.events.iter().any(|event| event.contains(&said)), "{kind}");
+    }
+    let failed = |event: &String| event.contains("endpoint failed");
+    assert!(trace.events.iter().any(failed), "{:?}", trace.events);
+    let spans = trace.begun.iter().map(|span| &span.fields);
+    for fields in spans.chain(&trace.events) {
+        let private = fields.contains("private") || fields.contains("secret");
+        assert!(!private, "{fields}");
     }
 }
