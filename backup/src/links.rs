@@ -2,7 +2,8 @@
 //!
 //! What holds here: only the name of what is behind a link is asked for, and nothing behind it is opened. A link may lead to a
 //! mount whose server is gone, and the system then waits for ever. So a thread of its own asks, nobody waits for it longer than
-//! [`LIMIT`], and while it waits no other one begins for that folder. Only an error that says that nothing is there counts as
+//! [`LIMIT`]. While it waits beyond that, no other one begins for that link, and no more than [`HUNG_MAX`] do so in a process: any
+//! further link then counts as one of which the system says nothing. Only an error that says that nothing is there counts as
 //! that: any other one is an error, since something may be there that a backup needs.
 
 use real_tokio::sync::oneshot::error::TryRecvError;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// How long the system may take to say where a link leads.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The most threads that wait for the system beyond that. Each ends only when the system answers.
+const HUNG_MAX: usize = 16;
 
 /// Where a path with a link on it leads.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,46 +37,54 @@ pub(crate) enum Led {
 /// What brings the answer of a thread that asks.
 type Answer = Receiver<Result<Led>>;
 
-/// The folders with a link of which the system did not say in time where it leads, each with what brings the answer.
-static WAITING: Mutex<Vec<(PathBuf, Answer)>> = Mutex::new(Vec::new());
+/// Links of which the system did not say in time where they lead, by the path that was asked for, each with what brings the answer.
+///
+/// The story: they were kept by the folder for backups. While one link hung, every other one in that folder was unknown too, an error
+/// named the wrong one, and to remove that did not help.
+struct Hung(Mutex<Vec<(PathBuf, Answer)>>);
+
+static HUNG: Hung = Hung(Mutex::new(Vec::new()));
 
 /// Where this path in a folder leads.
 pub(crate) async fn led(folder: &Path, path: &str) -> Result<Led> {
-    let (within, path) = (folder.to_owned(), path.to_owned());
-    asked(folder, LIMIT, move || leads(&within, &path)).await
+    let (within, at) = (folder.to_owned(), path.to_owned());
+    HUNG.asked(&folder.join(path), LIMIT, move || leads(&within, &at)).await
 }
 
-/// Asks on a thread of its own. The blocking threads of a runtime are few, and its end waits for them.
-async fn asked(
-    folder: &Path,
-    limit: Duration,
-    ask: impl FnOnce() -> Result<Led> + Send + 'static,
-) -> Result<Led> {
-    if is_waiting(folder) {
-        return Ok(Led::Unknown);
-    }
-    let (answer, mut answered) = oneshot::channel();
-    let own = Builder::new().name("cairn-link".into());
-    own.spawn(move || {
-        // It is no error that nobody waits for it any more.
-        let _ = answer.send(ask());
-    })?;
-    match timeout(limit, &mut answered).await {
-        Ok(Ok(led)) => led,
-        Ok(Err(_)) => Err(Error::other("the thread that asked where a link leads ended early")),
-        Err(_) => {
-            let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.push((folder.to_owned(), answered));
-            Ok(Led::Unknown)
+impl Hung {
+    /// Asks on a thread of its own. The blocking threads of a runtime are few, and its end waits for them.
+    async fn asked(
+        &self,
+        path: &Path,
+        limit: Duration,
+        ask: impl FnOnce() -> Result<Led> + Send + 'static,
+    ) -> Result<Led> {
+        if self.keeps_from_asking(path) {
+            return Ok(Led::Unknown);
+        }
+        let (answer, mut answered) = oneshot::channel();
+        let own = Builder::new().name("cairn-link".into());
+        own.spawn(move || {
+            // It is no error that nobody waits for it any more.
+            let _ = answer.send(ask());
+        })?;
+        match timeout(limit, &mut answered).await {
+            Ok(Ok(led)) => led,
+            Ok(Err(_)) => Err(Error::other("the thread that asked where a link leads ended early")),
+            Err(_) => {
+                let mut hung = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                hung.push((path.to_owned(), answered));
+                Ok(Led::Unknown)
+            }
         }
     }
-}
 
-/// Whether a thread still waits for an answer about a link in this folder.
-fn is_waiting(folder: &Path) -> bool {
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.retain_mut(|(_, answer)| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
-    waiting.iter().any(|(of, _)| of == folder)
+    /// Whether a thread still waits for an answer about this path, or too many do about others.
+    fn keeps_from_asking(&self, path: &Path) -> bool {
+        let mut hung = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hung.retain_mut(|(_, answer)| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+        hung.len() >= HUNG_MAX || hung.iter().any(|(of, _)| of == path)
+    }
 }
 
 /// Asks the system, which may wait for ever.
@@ -158,28 +169,63 @@ mod tests {
         }
     }
 
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test);
+    }
+
+    fn new() -> Hung {
+        Hung(Mutex::new(Vec::new()))
+    }
+
+    /// What waits until the other end is dropped, as for a mount whose server is gone.
+    fn hangs(released: mpsc::Receiver<()>) -> impl FnOnce() -> Result<Led> + Send + 'static {
+        move || {
+            let _ = released.recv();
+            Ok(Led::Nowhere)
+        }
+    }
+
+    fn is_asked() -> Result<Led> {
+        Err(Error::other("it was asked"))
+    }
+
     /// The story: a link led to a mount whose server was gone. The prune behind a backup waited for the system for ever, and
     /// the schedule saved no backup any more.
     #[test]
-    fn nobody_waits_for_a_link_that_the_system_says_nothing_of_and_none_is_asked_for_beside_it() {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let root = tempfile::tempdir().unwrap();
-            let (hung, other) = (root.path().join("hung"), root.path().join("other"));
+    fn nobody_waits_for_a_link_that_the_system_says_nothing_of_and_others_beside_it_are_asked_for()
+    {
+        run(async {
+            let (hung, [a, b]) = (new(), ["hung/a", "hung/b"].map(Path::new));
             let (release, released) = mpsc::channel::<()>();
-            let hangs = move || {
-                // It ends when the other end is dropped.
-                let _ = released.recv();
-                Ok(Led::Nowhere)
-            };
-            assert_eq!(asked(&hung, Duration::ZERO, hangs).await.unwrap(), Led::Unknown);
-            let beside = || -> Result<Led> { Err(Error::other("it was asked")) };
-            assert_eq!(asked(&hung, LONG, beside).await.unwrap(), Led::Unknown);
-            // Another folder is another matter.
-            assert_eq!(asked(&other, LONG, || Ok(Led::Away)).await.unwrap(), Led::Away);
+            assert_eq!(hung.asked(a, Duration::ZERO, hangs(released)).await.unwrap(), Led::Unknown);
+            assert_eq!(hung.asked(a, LONG, is_asked).await.unwrap(), Led::Unknown);
+            // Another link is another matter, also in that folder.
+            assert_eq!(hung.asked(b, LONG, || Ok(Led::Away)).await.unwrap(), Led::Away);
             drop(release);
             // The thread ends at some time, and then the next one is asked.
-            while asked(&hung, LONG, || Ok(Led::Away)).await.unwrap() != Led::Away {
+            while hung.asked(a, LONG, || Ok(Led::Away)).await.unwrap() != Led::Away {
+                std::thread::yield_now();
+            }
+        });
+    }
+
+    #[test]
+    fn no_more_threads_wait_than_a_process_may_have_of_them() {
+        run(async {
+            let (hung, next) = (new(), Path::new("hung/next"));
+            let mut releases = Vec::new();
+            for number in 0..HUNG_MAX {
+                let (release, released) = mpsc::channel::<()>();
+                releases.push(release);
+                let path = PathBuf::from(format!("hung/{number}"));
+                let led = hung.asked(&path, Duration::ZERO, hangs(released)).await;
+                assert_eq!(led.unwrap(), Led::Unknown);
+            }
+            assert_eq!(hung.asked(next, LONG, is_asked).await.unwrap(), Led::Unknown);
+            // One of them is enough.
+            drop(releases.pop());
+            while hung.asked(next, LONG, || Ok(Led::Away)).await.unwrap() != Led::Away {
                 std::thread::yield_now();
             }
         });
@@ -187,9 +233,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_is_an_error() {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let panics = || -> Result<Led> { panic!("a library") };
-        let failed = runtime.block_on(asked(Path::new("/panics"), LONG, panics));
-        assert!(failed.unwrap_err().to_string().contains("ended early"));
+        run(async {
+            let panics = || -> Result<Led> { panic!("a library") };
+            let failed = new().asked(Path::new("hung/panics"), LONG, panics).await;
+            assert!(failed.unwrap_err().to_string().contains("ended early"));
+        });
     }
 }
