@@ -156,8 +156,8 @@ impl Plan {
         };
         let Survey { found, folder_links, object_links, .. } =
             target.survey().await?.readable(target)?;
+        let stood_for = stood_for(target, &object_links, &named).await?;
         let named = without_hidden(target, &folder_links, &object_links, named).await?;
-        let stood_for = target.led_to(&object_links).await?;
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
@@ -320,15 +320,39 @@ async fn without_hidden(
     let by_folder = folder_links.iter().map(|name| (name.as_str(), true));
     let manifests = object_links.iter().filter(|path| is_manifest(path));
     for (link, by_folder) in by_folder.chain(manifests.map(|path| (folder_of(path), false))) {
-        if !target.hides_manifest(link, by_folder).await? {
-            continue;
-        }
-        if !named.iter().any(|name| name == link) {
-            target.see_way(&manifest_path(link)).await?;
+        let is_named = named.iter().any(|name| name == link);
+        match target.hides_manifest(link, by_folder).await {
+            Ok(false) => continue,
+            Ok(true) if !is_named => target.see_way(&manifest_path(link)).await?,
+            Err(failed) if !is_named => return Err(failed),
+            // It counts for nothing, wherever the link leads.
+            Ok(true) | Err(_) => {}
         }
         named.retain(|name| name != link);
     }
     Ok(named)
+}
+
+/// The objects at the target for which links stand. What is behind the manifest of a backup that is named counts for nothing, so
+/// nobody needs to know where that one leads.
+///
+/// The story: the system failed to say where the link of a manifest leads. To name the backup, which the page advised, did not help.
+async fn stood_for(
+    target: &Target,
+    object_links: &[String],
+    named: &[String],
+) -> Result<BTreeSet<String>> {
+    let is_of_named = |path: &&String| {
+        is_manifest(path) && named.iter().any(|name| name.as_str() == folder_of(path))
+    };
+    let (of_named, others): (Vec<&String>, Vec<&String>) =
+        object_links.iter().partition(is_of_named);
+    let mut paths = target.led_to(others).await?;
+    for link in of_named {
+        // Where it is known, that object stays even so.
+        paths.extend(target.led_to([link]).await.unwrap_or_default());
+    }
+    Ok(paths)
 }
 
 /// The folders that are a backup's, and the heads that can be read.

@@ -400,7 +400,10 @@ impl Target {
     ///
     /// # Errors
     /// [`Error::Link`], of one of which the system does not say in time where it leads; [`Error::Store`].
-    pub(crate) async fn led_to(&self, links: &[String]) -> Result<BTreeSet<String>> {
+    pub(crate) async fn led_to<'a>(
+        &self,
+        links: impl IntoIterator<Item = &'a String>,
+    ) -> Result<BTreeSet<String>> {
         let mut paths = BTreeSet::new();
         for link in links {
             match self.led(link).await? {

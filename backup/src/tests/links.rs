@@ -257,3 +257,61 @@ fn an_object_to_which_a_link_of_another_backup_leads_stays() {
         cluster.check(&target, "b2").await;
     });
 }
+
+/// To what no system can look up: a part of the path is too long.
+fn link_to_what_cannot_be_told(place: &Place, path: &str) {
+    symlink("n".repeat(300), place.path().join(path)).unwrap();
+}
+
+fn cannot_be_told(result: crate::Result<Pruned>, path: &str) {
+    let said = result.unwrap_err().to_string();
+    assert!(said.contains(&format!("where `{path}` leads cannot be told")), "{said}");
+}
+
+/// The story: a disk failed behind a link. The page said that a prune goes on once it names the backup, and it did not.
+#[test]
+fn a_prune_that_names_the_backup_goes_on_where_nobody_can_tell_where_its_link_leads() {
+    for link in ["b1", "b1/manifest"] {
+        run_in_folder(async |place, target| {
+            let mut cluster = Cluster::new(79);
+            for name in ["b0", "b1", "b2"] {
+                cluster.save(&target, name, None).await;
+                cluster.work(10);
+            }
+            let then = cluster.keys.clone();
+            cluster.save(&target, "b3", None).await;
+            let elsewhere = tempfile::tempdir().unwrap();
+            fs::rename(place.path().join(link), elsewhere.path().join("moved")).unwrap();
+            link_to_what_cannot_be_told(&place, link);
+
+            cannot_be_told(prune_own(&target, &ONE, &OWN, later()).await, "b1/manifest");
+            let other = ["b2".to_owned()];
+            cannot_be_told(prune(&target, &ONE, &other, later(), false).await, "b1/manifest");
+            let named = ["b1".to_owned()];
+            let pruned = prune(&target, &ONE, &named, later(), false).await.unwrap();
+            assert_eq!(pruned.backups, ["b0", "b2"]);
+            assert!(place.path().join(link).is_symlink(), "the link stays");
+            check(&then, &target, "b3").await;
+        });
+    }
+}
+
+/// It may stand for an object of any backup.
+#[test]
+fn a_link_of_an_object_holds_back_a_prune_until_it_can_be_told_where_it_leads_or_it_is_removed() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(80);
+        let values = cluster.save(&target, "b0", None).await.values[0].path.clone();
+        cluster.work(10);
+        cluster.save(&target, "b1", None).await;
+        fs::remove_file(place.path().join(&values)).unwrap();
+        link_to_what_cannot_be_told(&place, &values);
+        for named in [vec![], vec!["b0".to_owned()]] {
+            cannot_be_told(prune(&target, &ONE, &named, later(), false).await, &values);
+        }
+        fs::remove_file(place.path().join(&values)).unwrap();
+        let pruned = prune(&target, &ONE, &[], later(), false).await.unwrap();
+        assert_eq!(pruned.backups, ["b0"]);
+        cluster.check(&target, "b1").await;
+    });
+}
