@@ -45,12 +45,13 @@ pub enum Error {
         /// Where it is.
         path: String,
     },
-    /// A folder with the name of a backup may not be read.
+    /// A folder with the name of a backup may not be read, or a file in it.
     #[error(
-        "folder `{path}` cannot be read ({why}), and may be a backup: let this user read it, or put it elsewhere"
+        "`{path}` cannot be read ({why}), and may be a backup or a part of one: let this user read the backup's folder and all that \
+         is in it, or put that elsewhere"
     )]
     Unreadable {
-        /// The folder.
+        /// The folder or the file.
         path: String,
         /// What the system says.
         why: String,

@@ -86,6 +86,13 @@ fn unreadable(folder: &Path, name: String, error: &Error) -> Result<Unreadable> 
     }
 }
 
+/// What the system says, if an error comes from that this process may not do something.
+pub(crate) fn denied(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut causes = std::iter::successors(Some(error), |cause| cause.source());
+    let by_system = causes.find_map(|cause| cause.downcast_ref::<Error>());
+    by_system.filter(|error| error.kind() == ErrorKind::PermissionDenied).map(Error::to_string)
+}
+
 /// The error, with the path at which it was.
 fn named(path: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("`{}`: {error}", path.display()))

@@ -200,7 +200,12 @@ impl Sources {
         unfinished.sort_unstable();
         while let Some((_, name)) = unfinished.pop().filter(|_| sources.resumes.len() < RESUMED_MAX)
         {
-            let Some(head) = Head::load(target, name).await? else { continue };
+            let head = match Head::load(target, name).await {
+                // Another user broke it off.
+                Err(Error::Unreadable { .. }) => continue,
+                head => head?,
+            };
+            let Some(head) = head else { continue };
             if !matches!(of.whose(&head), Whose::Own | Whose::Unknown)
                 || head.term == 0
                 || head.recipients != recipients

@@ -250,6 +250,14 @@ impl Target {
         Error::Unreadable { path: format!("{}/{name}", self.text), why: why.clone() }
     }
 
+    /// Why an object is not read. A file that this process may not read says nothing of the other backups.
+    fn not_read(&self, path: &str, error: object_store::Error) -> Error {
+        match folder::denied(&error).filter(|_| self.in_bucket().is_none()) {
+            Some(why) => Error::Unreadable { path: format!("{}/{path}", self.text), why },
+            None => self.failed(error),
+        }
+    }
+
     fn is_missing(&self, error: &object_store::Error) -> bool {
         match self.in_bucket() {
             Some(bucket) => bucket.is_missing(error),
@@ -323,7 +331,7 @@ impl Target {
                 }
                 Err(error) if self.is_missing(&error) => return Ok(None),
                 Err(error) if tries.again(&error).await => {}
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => return Err(self.not_read(path, error)),
             }
         }
     }

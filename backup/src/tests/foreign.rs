@@ -19,8 +19,18 @@ fn run_without_privileges(test: impl AsyncFn(Place, Target) + Send + 'static) {
     restricted.join().unwrap();
 }
 
+/// Sets the permissions of a backup's folder and of all that is in it.
+fn set_modes(folder: &Path, of_folder: u32, of_files: u32) {
+    set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        set_permissions(entry.unwrap().path(), Permissions::from_mode(of_files)).unwrap();
+    }
+    set_permissions(folder, Permissions::from_mode(of_folder)).unwrap();
+}
+
 /// The story: somebody saved as another user than the service. No backup was saved any more, also by the schedule, and the error named no
-/// folder.
+/// folder. It said later that this user must be able to read the folder. Once it could, and none of the files, no backup was saved
+/// again.
 #[test]
 fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_removing() {
     run_without_privileges(async |place, target| {
@@ -36,11 +46,14 @@ fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_re
         let refused = |error: Error| {
             assert!(matches!(error, Error::Unreadable { .. }), "{error}");
             let said = error.to_string();
-            assert!(said.contains("/b1` cannot be read (Permission denied"), "{said}");
+            assert!(said.contains("/b1` cannot") || said.contains("/b1/"), "{said}");
+            assert!(said.contains("` cannot be read (Permission denied"), "{said}");
         };
-        // It may not be listed, or what is in it may not be looked at.
-        for (mode, next) in [(0o000, "b2"), (0o400, "b3")] {
-            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        // It may not be listed, what is in it may not be looked at, or that may not be read.
+        for (folder, file, next) in
+            [(0o000, 0o600, "b2"), (0o400, 0o600, "b3"), (0o755, 0o000, "b4")]
+        {
+            set_modes(&path, folder, file);
             let base = latest(&target, Some(of(&cluster)), now).await.unwrap();
             assert_ne!(base, "b1");
             let last = ended_last(&target, of(&cluster), u64::MAX).await.unwrap().last.unwrap();
@@ -65,12 +78,33 @@ fn a_folder_that_may_not_be_read_keeps_nobody_from_saving_and_each_prune_from_re
                 .collect();
             assert_eq!(without, ["b1"]);
         }
-        set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        set_modes(&path, 0o755, 0o644);
         check(&then, &target, "b1").await;
         let (own, now) = (Own { id: SHOP, most: 9 }, SystemTime::now());
         let pruned = prune_own(&target, &one, &own, now).await.unwrap();
-        assert_eq!(pruned.backups, ["b0", "b1", "b2"]);
-        cluster.check(&target, "b3").await;
+        assert_eq!(pruned.backups, ["b0", "b1", "b2", "b3"]);
+        cluster.check(&target, "b4").await;
+    });
+}
+
+/// What another user broke off is nothing to go on with.
+#[test]
+fn a_save_goes_on_with_nothing_that_it_may_not_read() {
+    run_without_privileges(async |place, target| {
+        let cluster = Cluster::new(83);
+        let sources = Sources::default();
+        let items = cluster.items(&sources);
+        let begun = Saver::begin_with(&target, "broken", cluster.head(), sources, SMALL).await;
+        let mut saver = begun.unwrap();
+        for item in items.into_iter().take(50) {
+            saver.add(item).await.unwrap();
+        }
+        saver.break_off().await.unwrap();
+        set_modes(&place.path().join("broken"), 0o755, 0o000);
+        let sources = Sources::find(&target, SHOP, None, true, None).await.unwrap();
+        assert!(sources.resumes().is_empty());
+        cluster.save(&target, "b0", None).await;
+        cluster.check(&target, "b0").await;
     });
 }
 
