@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{Head, MANIFEST_BYTES_MAX, Manifest, Object, VALUES_BYTES_MAX};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
 use crate::shown::key_text;
-use crate::sources::{Sources, is_there};
+use crate::sources::{Sources, are_there};
 use crate::target::{Target, first_records, head_path, manifest_path, path_of};
 use bytes::Bytes;
 use prost::Message;
@@ -85,7 +85,8 @@ impl Saver {
     /// Begins a backup of this name.
     ///
     /// # Errors
-    /// [`Error::Target`], if this is no name; [`Error::Missing`], if a prune removed what it builds on;
+    /// [`Error::Target`], if this is no name; [`Error::Missing`], if a prune removed what it builds on; [`Error::Unreadable`], if this
+    /// process may not read that any more;
     /// [`Error::OtherHistory`], if that is of another one; [`Error::Store`], also if there is one of that name.
     pub async fn begin(target: &Target, name: &str, head: Head, sources: Sources) -> Result<Saver> {
         Saver::begin_with(target, name, head, sources, Sizes::USUAL).await
@@ -115,18 +116,20 @@ impl Saver {
         head.store(target, name).await?;
         // From now on a prune sees it. One that was faster has taken a manifest by now, or the first
         // records of what had one until then.
-        let found = target.find().await?;
-        let is_finished = |name: &&String| found.get(*name).is_some_and(|found| found.finished);
+        let seen = target.survey().await?.listed();
+        let found = |name: &String| seen.found.get(name);
+        let is_finished = |name: &&String| found(name).is_some_and(|found| found.finished);
         let has_records = |name: &&String| {
             let path = first_records(name);
-            found.get(*name).is_some_and(|found| found.objects.contains_key(&path))
+            found(name).is_some_and(|found| found.objects.contains_key(&path))
         };
         let mut gone = head.base.iter().filter(|name| !is_finished(name));
         let mut broken = head.resumes.iter().filter(|name| !has_records(name));
         if let Some(gone) = gone.next().or_else(|| broken.next()) {
             // It keeps no prune from removing anything.
             target.remove(&head_path(name)).await?;
-            return Err(Error::Missing { target: target.text().into(), name: gone.clone() });
+            let missing = || Error::Missing { target: target.text().into(), name: gone.clone() };
+            return Err(seen.hides(gone).map_or_else(missing, |folder| target.unreadable(folder)));
         }
         Ok(Saver {
             target: target.clone(),
@@ -295,7 +298,7 @@ impl Saver {
     /// # Errors
     /// [`Error::Store`]; [`Error::Sent`], if the cluster said another number of keys;
     /// [`Error::TooMuch`]; [`Error::Damaged`], if an object is gone meanwhile, or the backup could not be
-    /// read.
+    /// read; [`Error::Unreadable`], if this process may not look for one any more; [`Error::NotLookedAt`].
     pub async fn finish(mut self, keys: u64) -> Result<Manifest> {
         if keys != self.summary.keys {
             let sent = self.summary.keys;
@@ -316,12 +319,8 @@ impl Saver {
         manifest.check(&manifest.name)?;
         let sealed = manifest.encode()?;
         let all_there = async |manifest: &Manifest| {
-            let found = target.find().await?;
-            let gone = manifest.objects().find(|object| !is_there(object, &found));
-            gone.map_or(Ok(()), |gone| {
-                let what = format!("object `{}` is gone while it was saved", gone.path);
-                Err(Error::Damaged { name: manifest.name.clone(), what })
-            })
+            let seen = target.survey().await?.listed();
+            are_there(manifest, (&target, &seen), "is gone while it was saved")
         };
         all_there(&manifest).await?;
         let path = manifest_path(&manifest.name);
@@ -333,7 +332,7 @@ impl Saver {
                 target.remove(&path).await?;
                 Err(gone)
             }
-            // It is whole, unless such a prune ran just now.
+            // It is whole, unless such a prune ran just now. So it is if a folder that it needs may not be read since.
             Err(error) => Err(Error::NotLookedAt { name: manifest.name, error: Box::new(error) }),
         }
     }

@@ -17,7 +17,7 @@ use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, Values, decode_piece};
 use crate::record::{Item, Piece, Record, matches};
 use crate::shown::key_text;
-use crate::target::{Found, Target, folder_of, path_of};
+use crate::target::{Found, Survey, Target, folder_of, path_of};
 use bytes::Bytes;
 use real_tokio::task::spawn_blocking;
 use std::cmp::Ordering;
@@ -153,7 +153,7 @@ impl Sources {
     /// # Errors
     /// [`Error::Missing`] or [`Error::Damaged`], of `base`; [`Error::Mixed`], if that is not encrypted to
     /// the same recipients; [`Error::NoIdentity`] or [`Error::WrongIdentity`], if it cannot be read;
-    /// [`Error::Store`].
+    /// [`Error::Unreadable`], if this process may not read what it needs; [`Error::Store`].
     pub async fn find(
         target: &Target,
         of: ClusterId<'_>,
@@ -161,7 +161,8 @@ impl Sources {
         resume: bool,
         encryption: Option<&Arc<Encryption>>,
     ) -> Result<Sources> {
-        let found = target.find().await?;
+        let seen = target.survey().await?.listed();
+        let found = &seen.found;
         let mut sources = Sources { encryption: encryption.cloned(), ..Sources::default() };
         let encryption = encryption.map(Arc::as_ref);
         let own = encryption.map(Encryption::own_identity);
@@ -182,7 +183,7 @@ impl Sources {
                 if let Some(encryption) = encryption {
                     encryption.reads(name, &manifest.head.recipients)?;
                 }
-                let source = finished(reader(name), manifest, &found)?;
+                let source = finished(reader(name), manifest, &seen)?;
                 folders = source.folders();
                 sources.base = Some(name.to_owned());
                 sources.all.push(source);
@@ -214,7 +215,7 @@ impl Sources {
             {
                 continue;
             }
-            let broken_off = broken_off(reader(name), own.as_ref(), &head, &found);
+            let broken_off = broken_off(reader(name), own.as_ref(), &head, found);
             let Some(source) = broken_off.await? else { continue };
             // A save that breaks off often takes over the folders of all its attempts.
             let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
@@ -270,16 +271,36 @@ impl Sources {
 }
 
 /// Whether the object is there as it was written.
-pub(crate) fn is_there(object: &Object, found: &BTreeMap<String, Found>) -> bool {
+fn is_there(object: &Object, found: &BTreeMap<String, Found>) -> bool {
     let found = found.get(folder_of(&object.path));
     found.and_then(|found| found.objects.get(&object.path)) == Some(&object.bytes)
 }
 
-fn finished(reader: Reader, manifest: Manifest, found: &BTreeMap<String, Found>) -> Result<Source> {
-    if let Some(gone) = manifest.objects().find(|object| !is_there(object, found)) {
-        let what = format!("object `{}` is not there, or has another length", gone.path);
-        return Err(Error::Damaged { name: reader.name, what });
+/// Whether every object of a backup is there as it was written. `is_not` says of one what is wrong with it.
+///
+/// The story: a folder that could not be read was left out, so what another backup needed there was gone. That one was refused as
+/// damaged each night, and one that was finished just then lost its manifest.
+///
+/// # Errors
+/// [`Error::Damaged`], if one is not; [`Error::Unreadable`], if it may be in a folder that this process may not read.
+pub(crate) fn are_there(
+    manifest: &Manifest,
+    (target, seen): (&Target, &Survey),
+    is_not: &str,
+) -> Result<()> {
+    let mut hidden = None;
+    for Object { path, .. } in manifest.objects().filter(|object| !is_there(object, &seen.found)) {
+        let Some(folder) = seen.hides(path) else {
+            let what = format!("object `{path}` {is_not}");
+            return Err(Error::Damaged { name: manifest.name.clone(), what });
+        };
+        hidden = hidden.or(Some(folder));
     }
+    hidden.map_or(Ok(()), |folder| Err(target.unreadable(folder)))
+}
+
+fn finished(reader: Reader, manifest: Manifest, seen: &Survey) -> Result<Source> {
+    are_there(&manifest, (&reader.target, seen), "is not there, or has another length")?;
     let through = (manifest.head.term, manifest.head.index);
     Ok(Source {
         held: Held { through, through_key: None },

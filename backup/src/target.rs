@@ -138,6 +138,17 @@ impl Survey {
             None => Ok(self),
         }
     }
+
+    /// The same, without what no list has.
+    pub(crate) fn listed(mut self) -> Survey {
+        self.found.retain(|_, found| !found.has_links);
+        self
+    }
+
+    /// The folder of this path, if that may not be read: what is not found there may be there.
+    pub(crate) fn hides(&self, path: &str) -> Option<&Unreadable> {
+        self.unreadable.iter().find(|folder| folder.name == folder_of(path))
+    }
 }
 
 impl Found {
@@ -431,9 +442,7 @@ impl Target {
     /// # Errors
     /// [`Error::Store`].
     pub async fn find(&self) -> Result<BTreeMap<String, Found>> {
-        let mut found = self.survey().await?.found;
-        found.retain(|_, found| !found.has_links);
-        Ok(found)
+        Ok(self.survey().await?.listed().found)
     }
 
     /// The same, with the folders in which a link is, and the names of links and of folders that may not be read.

@@ -108,6 +108,54 @@ fn a_save_goes_on_with_nothing_that_it_may_not_read() {
     });
 }
 
+/// The story: what another backup needed in a folder that could not be read was taken for gone. Each nightly save since that one
+/// failed as if it were damaged, and where the folder was closed at the last moment a finished backup lost its manifest.
+#[test]
+fn what_is_in_a_folder_that_may_not_be_read_is_not_taken_for_gone() {
+    run_without_privileges(async |place, target| {
+        let mut cluster = Cluster::new(84);
+        cluster.save(&target, "b0", None).await;
+        cluster.work(10);
+        let saved = cluster.save(&target, "b1", Some("b0")).await;
+        assert!(saved.objects().any(|object| object.path.starts_with("b0/")));
+        cluster.work(10);
+        let set = |name: &str, mode| set_modes(&place.path().join(name), mode, 0o600);
+        let refused = |error: Error, name: &str| {
+            assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+            assert!(error.to_string().contains(&format!("/{name}` cannot be read")), "{error}");
+        };
+        let since_b1 = async || Sources::find(&target, SHOP, Some("b1"), false, None).await;
+        let begin = async |name: &str, sources: Sources| {
+            Saver::begin_with(&target, name, cluster.head(), sources, SMALL).await
+        };
+
+        set("b0", 0o000);
+        refused(since_b1().await.err().unwrap(), "b0");
+        set("b0", 0o700);
+        let sources = since_b1().await.unwrap();
+        set("b1", 0o000);
+        refused(begin("b2", sources).await.err().unwrap(), "b1");
+        assert!(place.is_empty("b2"));
+        set("b1", 0o700);
+
+        let sources = since_b1().await.unwrap();
+        let items = cluster.items(&sources);
+        let mut saver = begin("b3", sources).await.unwrap();
+        let keys = items.len() as u64;
+        for item in items {
+            saver.add(item).await.unwrap();
+        }
+        set("b0", 0o000);
+        refused(saver.finish(keys).await.unwrap_err(), "b0");
+        // Everything can be saved meanwhile, and what is there is whole once it can be read.
+        cluster.save(&target, "b4", None).await;
+        cluster.check(&target, "b4").await;
+        set("b0", 0o700);
+        cluster.save(&target, "b5", Some("b1")).await;
+        cluster.check(&target, "b5").await;
+    });
+}
+
 /// The story: a pipe stood where a manifest should be. It was listed, and whoever opened it waited for ever.
 #[test]
 fn a_pipe_or_a_socket_in_place_of_an_object_is_none_and_is_never_opened() {

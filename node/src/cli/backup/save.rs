@@ -7,6 +7,7 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::Output;
 use crate::cli::senders::{NODE_TIMEOUT, may_ask_another, note_not_sent, senders, told};
 use anyhow::Context;
+use cairn_backup::Error::Unreadable;
 use cairn_backup::{Encryption, Identities, Overview, Recipients, Target};
 use cairn_node::backups::{self, SaveError, Saved};
 use cairn_node::config::format_size;
@@ -23,7 +24,7 @@ pub(super) struct SaveArgs {
     #[command(flatten)]
     at: TargetArgs,
 
-    /// Save only what changed since this backup, which must stay: a name, or `latest`, which saves everything if those at the target are not of this cluster
+    /// Save only what changed since this backup, which must stay: a name, or `latest`, which saves everything if those at the target are not of this cluster, or need what cannot be read
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
 
@@ -62,7 +63,8 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
     let client = args.connect.client_within(NODE_TIMEOUT)?;
     let mut senders = senders(&client).await?.into_iter();
     let mut next = senders.next();
-    let (mut base, mut has_none) = (args.since, false);
+    let is_latest = args.since.as_deref() == Some("latest");
+    let (mut base, mut has_none, mut unread) = (args.since, false, None);
     let (endpoint, saved) = loop {
         let (endpoint, status) = next.take().context("no node to ask")?;
         if base.as_deref() == Some("latest") {
@@ -76,7 +78,15 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
             ControlFlow::Continue(())
         };
         let (sender, since) = ((endpoint.as_str(), &status), base.as_deref());
-        let saved = backups::save(&client, sender, &target, since, encryption.as_ref(), each).await;
+        let encryption = encryption.as_ref();
+        let mut saved = backups::save(&client, sender, &target, since, encryption, each).await;
+        // Nobody named what cannot be read: a nightly save goes on without it.
+        if let Err(SaveError::Backup(error @ Unreadable { .. })) = &saved
+            && let Some(name) = base.take_if(|_| is_latest)
+        {
+            unread = Some((name.clone(), format!("{name} needs what cannot be read ({error})")));
+            saved = backups::save(&client, sender, &target, None, encryption, each).await;
+        }
         shown.finish_and_clear();
         next = senders.next();
         match saved {
@@ -102,7 +112,7 @@ pub(super) async fn run(args: SaveArgs, output: &Output) -> anyhow::Result<Exit>
         let why = format!("{base} {why}");
         (base, why)
     });
-    let left_out = left_out.or_else(|| has_none.then(none));
+    let left_out = left_out.or(unread).or_else(|| has_none.then(none));
     let whole = left_out
         .as_ref()
         .map(|(_, why)| format!("{why}, so this one builds on none and has everything"));

@@ -1,7 +1,10 @@
 //! What a save since the latest backup builds on.
 
 use super::*;
+use crate::support::run;
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
+use std::fs::{Permissions, set_permissions};
 
 /// The story: all members of a cluster were replaced between two backups. The earlier one counted as another cluster's then, and
 /// each nightly `save --since latest` failed, because no backup was the cluster's own.
@@ -70,4 +73,50 @@ async fn a_save_since_the_latest_is_refused_where_no_backup_is() {
     cluster.client().put("key 0 0", "changed").await.expect("a put");
     let next = json_of(&cluster.cairn(&[&since[..], &["-o", "json"]].concat()));
     assert_eq!(next["since"], first["name"]);
+}
+
+/// Runs a command that may read only what its user may, also if that is root: a program has no more rights than the thread that starts it
+/// may give away.
+fn without_privileges(cluster: &Cluster, arguments: &[&str]) -> Ran {
+    let endpoints = cluster.endpoints().join(",");
+    let all = [arguments, &["--endpoints", &endpoints, "--timeout", "120s"]].concat();
+    let folder = cluster.folder.path();
+    std::thread::scope(|scope| {
+        let restricted = scope.spawn(|| {
+            for may in [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH] {
+                // Who is not root has none of them to give.
+                let _ = remove_capability_from_bounding_set(may);
+            }
+            run(folder, &all)
+        });
+        restricted.join().expect("it ends")
+    })
+}
+
+/// The story: somebody saved as another user. Where the latest backup needed what is in that folder, each nightly save was refused, as if
+/// that one were damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_since_the_latest_has_everything_where_that_needs_what_may_not_be_read() {
+    let (cluster, target) = saved().await;
+    let first = folder_in(Path::new(&target));
+    let client = cluster.client();
+    client.put("key 0 0", "changed").await.expect("a put");
+    let save = ["backup", "save", &target, "--since", "latest", "-o", "json"];
+    let second = json_of(&cluster.cairn(&save));
+    assert_eq!(second["left_out"], Value::Null);
+
+    set_permissions(&first, Permissions::from_mode(0o000)).expect("ours");
+    client.put("key 0 0", "again").await.expect("a put");
+    let whole = json_of(&without_privileges(&cluster, &save));
+    assert_eq!((&whole["since"], &whole["left_out"]), (&Value::Null, &second["name"]));
+    let why = whole["why_left_out"].as_str().expect("why");
+    assert!(why.contains("cannot be read (Permission denied"), "{why}");
+    // Who names it is told.
+    let name = second["name"].as_str().expect("a name");
+    let named = without_privileges(&cluster, &["backup", "save", &target, "--since", name]);
+    assert!(named.code == 1 && named.stderr.contains("cannot be read (Perm"), "{named:?}");
+    // The next night.
+    let next = json_of(&without_privileges(&cluster, &save));
+    assert_eq!((&next["since"], &next["left_out"]), (&whole["name"], &Value::Null));
+    set_permissions(&first, Permissions::from_mode(0o700)).expect("ours");
 }

@@ -37,7 +37,7 @@ impl SaveError {
     /// Whether it is about what a backup builds on.
     pub fn is_of_source(&self) -> bool {
         use cairn_backup::Error::{
-            Damaged, History, Missing, Mixed, OtherHistory, Removed, TooMuch,
+            Damaged, History, Missing, Mixed, OtherHistory, Removed, TooMuch, Unreadable,
         };
         matches!(
             self,
@@ -49,6 +49,7 @@ impl SaveError {
                     | OtherHistory { .. }
                     | Removed(_)
                     | TooMuch { .. }
+                    | Unreadable { .. }
             )
         )
     }
@@ -117,8 +118,8 @@ pub async fn save(
     let sources = Sources::find(target, of, base, true, encryption).await?;
     let resumes = !sources.resumes().is_empty();
     match save_beside(client, endpoint, target, &members, sources, &mut each).await {
-        // What was broken off is of no use: it is damaged, removed meanwhile, of another history, or in
-        // too many objects.
+        // What was broken off is of no use: it is damaged, not to be read, removed meanwhile, of another history, or
+        // in too many objects.
         Err(error) if resumes && error.is_of_source() => {
             let sources = Sources::find(target, of, base, false, encryption).await?;
             save_beside(client, endpoint, target, &members, sources, &mut each).await
