@@ -152,7 +152,8 @@ async fn latest(target: &Target) -> anyhow::Result<String> {
 /// The latest backup of this cluster, none behind what it has; `None` if those at the target are not its own.
 ///
 /// The story: the disk of the target was not mounted. A nightly save since the latest wrote everything to the mount point each time, and
-/// said that it was done. So where no backup is at all a person looks first.
+/// said that it was done. So where no backup is at all a person looks first. Where all that are there may not be read, the disk is mounted,
+/// and the error says what may not be read.
 async fn latest_of(target: &Target, of: &NodeStatus) -> anyhow::Result<Option<String>> {
     let members = members_of(of);
     let of = OfCluster {
@@ -162,8 +163,20 @@ async fn latest_of(target: &Target, of: &NodeStatus) -> anyhow::Result<Option<St
     };
     match cairn_backup::latest(target, Some(of), SystemTime::now()).await {
         Err(error @ cairn_backup::Error::NoLatest(_)) => {
-            if target.find().await?.values().any(|found| found.finished) {
+            let (mut unreadable, mut others) = (None, 0);
+            for (_, overview) in Overview::list(target).await? {
+                match overview {
+                    Err(found @ cairn_backup::Error::Unreadable { .. }) => {
+                        unreadable.get_or_insert(found);
+                    }
+                    _ => others += 1,
+                }
+            }
+            if others > 0 {
                 return Ok(None);
+            }
+            if let Some(unreadable) = unreadable {
+                return Err(unreadable.into());
             }
             let why = format!(
                 "{error}. See that this is the target, and that its disk is mounted; the first one is saved without --since"

@@ -120,3 +120,22 @@ async fn a_save_since_the_latest_has_everything_where_that_needs_what_may_not_be
     assert_eq!((&next["since"], &next["left_out"]), (&whole["name"], &Value::Null));
     set_permissions(&first, Permissions::from_mode(0o700)).expect("ours");
 }
+
+/// The story: the backups were another user's, and none could be read. The save said that the disk may not be mounted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_since_the_latest_says_what_may_not_be_read_where_no_backup_may_be() {
+    let (cluster, target) = saved().await;
+    let first = folder_in(Path::new(&target));
+    let manifest = first.join("manifest");
+    for (path, closed, open) in [(&first, 0o000, 0o700), (&manifest, 0o000, 0o600)] {
+        set_permissions(path, Permissions::from_mode(closed)).expect("ours");
+        let save = ["backup", "save", &target, "--since", "latest"];
+        let refused = without_privileges(&cluster, &save);
+        let said = format!("{}` cannot be read", path.display());
+        assert!(refused.code == 1 && refused.stderr.contains(&said), "{refused:?}");
+        assert!(!refused.stderr.contains("mounted"), "{refused:?}");
+        set_permissions(path, Permissions::from_mode(open)).expect("ours");
+    }
+    let saved = std::fs::read_dir(&target).expect("a folder").count();
+    assert_eq!(saved, 1, "nothing is saved");
+}
