@@ -77,7 +77,8 @@ pub struct Pruned {
 /// [`Error::Missing`], of one that is named; [`Error::Link`], of one that is named, or of a manifest that is elsewhere and
 /// not named; [`Error::Needed`]; [`Error::Damaged`], of a manifest that is
 /// to stay: what it needs is not known, so name it or put it right; [`Error::Newer`] and
-/// [`Error::TooLong`], of a manifest too; [`Error::Unreadable`]; [`Error::Store`].
+/// [`Error::TooLong`], of a manifest too; [`Error::NoFile`], where it marks what it removed; [`Error::Unreadable`];
+/// [`Error::Store`].
 pub async fn prune(
     target: &Target,
     keep: &Keep,
@@ -161,9 +162,7 @@ impl Plan {
         let seen = found.clone();
         let (found, heads) = of_backups(target, found, &named).await?;
         for name in &named {
-            for path in [manifest_path(name), removed_path(name)] {
-                target.see_way(&path).await?;
-            }
+            target.see_way(&manifest_path(name)).await?;
             if !found.get(name).is_some_and(|found| found.finished) {
                 let (target, name) = (target.text().to_owned(), name.clone());
                 return Err(Error::Missing { target, name });
@@ -203,6 +202,10 @@ impl Plan {
         }
         if let Some(name) = named.iter().find(|name| bases.contains(name)) {
             return Err(Error::Needed(name.clone()));
+        }
+        // Nothing goes whose removal cannot be marked: without its manifest it would count as under way for a day.
+        for name in &goes {
+            target.see_way(&removed_path(name)).await?;
         }
         // What another cluster broke off, or what names none, is for a person to remove.
         let is_own = |name: &String| match &own_heads {

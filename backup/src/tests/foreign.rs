@@ -195,3 +195,34 @@ fn a_pipe_or_a_socket_in_place_of_an_object_is_none_and_is_never_opened() {
         cluster.check(&target, "b1").await;
     });
 }
+
+/// The story: a pipe stood where a prune marks that it removed a backup. The manifest was gone when it came to the pipe, so that backup
+/// was neither there nor removed.
+#[test]
+fn a_prune_removes_no_manifest_whose_removal_it_cannot_mark() {
+    run_in_folder(async |place, target| {
+        let mut cluster = Cluster::new(85);
+        for name in ["b0", "b1", "b2"] {
+            cluster.save(&target, name, None).await;
+            cluster.work(10);
+        }
+        let pipe = place.path().join("b1/removed");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (one, now) = (Keep { last: 1, within: Duration::ZERO }, SystemTime::now());
+        let own = Own { id: SHOP, most: 9 };
+        let refused = |error: Error| {
+            assert!(matches!(error, Error::NoFile { .. }), "{error}");
+            assert!(error.to_string().contains("b1/removed"), "{error}");
+        };
+        refused(prune(&target, &one, &[], now, true).await.unwrap_err());
+        refused(prune(&target, &one, &[], now, false).await.unwrap_err());
+        refused(prune(&target, &KEEP_ALL, &["b1".to_owned()], now, false).await.unwrap_err());
+        refused(prune_own(&target, &one, &own, now).await.unwrap_err());
+        let names: Vec<String> = target.find().await.unwrap().into_keys().collect();
+        assert_eq!(names, ["b0", "b1", "b2"]);
+        assert!(["b0", "b1"].iter().all(|name| place.path().join(manifest_path(name)).exists()));
+        std::fs::remove_file(&pipe).unwrap();
+        let pruned = prune(&target, &one, &[], now, false).await.unwrap();
+        assert_eq!(pruned.backups, ["b0", "b1"]);
+    });
+}
