@@ -1,10 +1,11 @@
 //! What a copy would meet, before anything is written: keys that the target does not take, and keys that it
 //! has with another value.
 //!
-//! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. Values
-//! are compared once all keys were taken: the source ends a stream from which nothing is taken for a while. Of the
+//! What holds here: no value of the source is sent for this, since the cluster stores a hash of each. The target is asked
+//! for keys and values once all keys were taken: the source ends a stream from which nothing is taken for a while. Of the
 //! target's keys between two of the source at most one page is read. In memory are one page of the target's keys,
-//! [`READS`] of its values, and, for the comparison, the keys that both have, up to a bound.
+//! [`READS`] of its values, and, for the comparison, the keys of the source up to a bound. If they are more, the target is
+//! asked in between, and only those that both have are remembered.
 
 use super::pass::{KNOWN_BYTES_MAX, remembered_bytes};
 use super::source::{Source, Values};
@@ -54,12 +55,14 @@ pub(super) async fn plan(
     while let Some(items) = reading.next().await? {
         for item in items {
             plan.add(&item, limits);
-            if compare && there.has(&item.key).await? {
-                both.add(&item.key, item.length, item.hash)?;
+            if compare && !both.add(&item.key, item.length, item.hash) {
+                both.look(async |key| there.has(key).await).await?;
+                both.fits()?;
             }
         }
     }
     drop(reading);
+    both.look(async |key| there.has(key).await).await?;
     for some in both.keys.chunks(READS) {
         let mut asked = Vec::new();
         for of_source in some {
@@ -72,39 +75,76 @@ pub(super) async fn plan(
     Ok(plan)
 }
 
-/// A key that both have, with what the source says of its value.
+/// A key of the source, with what that says of its value.
 struct OfSource {
     key: Bytes,
     length: u32,
     hash: u128,
 }
 
-/// The keys that both have.
+impl OfSource {
+    /// What it takes in memory, about.
+    fn bytes(&self) -> u64 {
+        remembered_bytes(1, self.key.len() as u64)
+    }
+}
+
+/// The keys that both have, and behind them those of the source that were not looked for at the target yet.
 struct Both {
     keys: Vec<OfSource>,
+    /// The target has so many of them, the first ones.
+    found: usize,
     bytes: u64,
     bytes_max: u64,
 }
 
 impl Both {
     fn new(bytes_max: u64) -> Both {
-        Both { keys: Vec::new(), bytes: 0, bytes_max }
+        Both { keys: Vec::new(), found: 0, bytes: 0, bytes_max }
     }
 
-    /// Keys come in order.
+    /// Remembers a key of the source. They come in order. Returns whether there is space for more.
+    fn add(&mut self, key: &[u8], length: u32, hash: u128) -> bool {
+        // A key of a message keeps all of the message.
+        let of_source = OfSource { key: Bytes::copy_from_slice(key), length, hash };
+        self.bytes = self.bytes.saturating_add(of_source.bytes());
+        self.keys.push(of_source);
+        self.bytes <= self.bytes_max
+    }
+
+    /// Looks for the keys that were not looked for yet, in order, and forgets those that the target does not have.
+    ///
+    /// The story: each key was looked for as it came. Of a distant target with many keys that took more than a minute, and the source
+    /// ended its stream each time.
+    async fn look(
+        &mut self,
+        mut has: impl AsyncFnMut(&[u8]) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        for at in self.found..self.keys.len() {
+            let Some(of_source) = self.keys.get(at) else { break };
+            if has(&of_source.key[..]).await? {
+                // What this moves behind is to be forgotten.
+                self.keys.swap(self.found, at);
+                self.found += 1;
+            } else {
+                self.bytes = self.bytes.saturating_sub(of_source.bytes());
+            }
+        }
+        self.keys.truncate(self.found);
+        Ok(())
+    }
+
+    /// Whether what the target has is not too much to remember.
     ///
     /// # Errors
-    /// A [`UsageError`] if that is too much to remember.
-    fn add(&mut self, key: &[u8], length: u32, hash: u128) -> Result<(), UsageError> {
-        self.bytes = self.bytes.saturating_add(remembered_bytes(1, key.len() as u64));
-        // A key of a message keeps all of the message.
-        self.keys.push(OfSource { key: Bytes::copy_from_slice(key), length, hash });
+    /// A [`UsageError`] if it is.
+    fn fits(&self) -> Result<(), UsageError> {
         match self.bytes > self.bytes_max {
             false => Ok(()),
             true => Err(UsageError(format!(
                 "{} keys exist on both sides, too many to remember until they are compared, and nothing was written: copy parts of \
                  them with --prefix, or say with --keep or --replace what becomes of them",
-                self.keys.len()
+                self.found
             ))),
         }
     }
@@ -292,16 +332,30 @@ mod tests {
         assert!(from(b"", b"\0").start_after.is_empty(), "from the beginning");
     }
 
-    /// The story: the keys were compared while the source waited, which ended its stream after a minute.
-    #[test]
-    fn keys_that_are_compared_later_are_remembered_up_to_a_bound() {
-        let mut both = Both::new(remembered_bytes(2, 2));
-        both.add(b"a", 1, 7).expect("it fits");
-        both.add(b"b", 1, 8).expect("it fits");
-        assert_eq!(both.keys.iter().map(|one| one.hash).collect::<Vec<_>>(), [7, 8]);
-        let error = both.add(b"c", 1, 9).expect_err("one too many").to_string();
-        assert!(error.contains("3 keys exist on both sides"), "{error}");
+    /// The story: the keys were compared while the source waited, which ended its stream after a minute. Later they were only looked for
+    /// while it waited, and it ended the stream of a copy to a distant target.
+    #[tokio::test]
+    async fn keys_are_looked_for_and_compared_later_and_remembered_up_to_a_bound() {
+        let mut both = Both::new(remembered_bytes(3, 3));
+        let mut asked = Vec::new();
+        for (key, hash) in [(b"a", 7), (b"b", 8), (b"c", 9)] {
+            assert!(both.add(key, 1, hash), "it fits, and nobody asks the target");
+        }
+        assert!(!both.add(b"d", 1, 10), "one too many");
+        let mut look = async |key: &[u8]| {
+            asked.push(key.to_vec());
+            Ok::<_, Error>(key != b"a" && key != b"c")
+        };
+        both.look(&mut look).await.expect("an answer");
+        both.fits().expect("two of four");
+        assert_eq!(both.keys.iter().map(|one| one.hash).collect::<Vec<_>>(), [8, 10]);
+        assert!(both.add(b"e", 1, 11) && !both.add(b"f", 1, 12));
+        both.look(&mut look).await.expect("an answer");
+        let error = both.fits().expect_err("too many").to_string();
+        assert!(error.contains("4 keys exist on both sides"), "{error}");
         assert!(error.contains("--prefix") && error.contains("--replace"), "{error}");
+        assert_eq!(asked, [b"a", b"b", b"c", b"d", b"e", b"f"], "each is looked for once");
+        assert_eq!(both.keys.iter().map(|one| one.hash).collect::<Vec<_>>(), [8, 10, 11, 12]);
     }
 
     #[test]
