@@ -2,7 +2,7 @@
 //!
 //! What holds here: a walk is done only if each of its alerts fired and then was gone. An alert that looks back over a
 //! window stays for that window, an hour or more. Of such a one the walk waits until its expression finds nothing in
-//! the last minute.
+//! the last minute. One that goes by what a member said last is gone at once when the member says something else.
 
 use super::rules;
 use super::server::Prometheus;
@@ -64,7 +64,7 @@ impl Walk {
         let expressions = rules::expressions();
         let expression = expressions.get(alert).expect("a rule");
         let now = rules::of_now(expression);
-        let looks_back = now != *expression;
+        let looks_back = now != *expression && !expression.contains("last_over_time(");
         let gone = async || {
             // A node that is not scraped has nothing that an expression could find.
             let all_scraped = self.prometheus.query("up == 0").is_empty();
