@@ -2,14 +2,14 @@
 //! stop.
 //!
 //! [`Failure::of`] decides what a failure means. This file decides what to do about it. One attempt is in
-//! [`call`].
+//! [`call`], the error at the deadline in [`ending`].
 
 mod call;
+mod ending;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::Error;
@@ -51,6 +51,8 @@ pub(crate) struct Attempts {
     failures: u32,
     cursor: Option<usize>,
     hint: Option<Arc<Node>>,
+    /// The node that was named last as the leader.
+    named: Option<Arc<Node>>,
     /// The node that is asked now was hinted at.
     hinted: bool,
     /// The node that failed last. Another one is asked first.
@@ -72,6 +74,7 @@ impl Attempts {
             failures: 0,
             cursor: None,
             hint: None,
+            named: None,
             hinted: false,
             avoid: None,
             tried: Vec::new(),
@@ -234,6 +237,9 @@ impl Attempts {
             _ if stays => Some(node.clone()),
             _ => None,
         };
+        if matches!(failure, Failure::NotLeader(Some(_))) {
+            self.named = self.hint.clone();
+        }
         if matches!(
             failure,
             Failure::NotLeader(_)
@@ -287,17 +293,6 @@ impl Attempts {
         wants_fewer(failure) && self.target == Target::Leader && pool.leads(node)
     }
 
-    /// A node that is down explains less than a node that says why nobody is served, and a node of
-    /// another cluster less than what a member answered.
-    fn says_less(&self, failure: &Failure) -> bool {
-        use Failure::{ElectionBlocked, NoLeader, NotSent, OtherCluster};
-        match (&self.last, failure) {
-            (Some(ElectionBlocked(_) | NoLeader | OtherCluster(_)), NotSent(_)) => true,
-            (Some(last), OtherCluster(_)) => !matches!(last, OtherCluster(_) | NotSent(_)),
-            _ => false,
-        }
-    }
-
     fn delay(&self, pool: &Pool, failure: &Failure) -> Duration {
         let nodes = u32::try_from(pool.len()).unwrap_or(u32::MAX);
         let asked_for = match failure {
@@ -323,37 +318,6 @@ impl Attempts {
             tokio::time::sleep(delay).await;
         }
         Ok(())
-    }
-
-    /// The error of the request at its deadline.
-    pub(crate) fn exhausted(&self) -> Error {
-        let tried = self.tried.clone();
-        match &self.last {
-            None => Error::DeadlineExceeded { last_error: "nothing was sent".to_owned() },
-            Some(Failure::NotLeader(_) | Failure::NoLeader) => Error::NoLeader { tried },
-            Some(Failure::Overloaded(retry_after)) => {
-                Error::Overloaded { retry_after: *retry_after }
-            }
-            Some(Failure::Full(retry_after, why)) => {
-                Error::StorageFull { retry_after: *retry_after, why: why.clone() }
-            }
-            Some(Failure::ElectionBlocked(sentence)) => {
-                Error::Unavailable { tried, last_error: sentence.clone() }
-            }
-            Some(Failure::SessionExpired) => {
-                Error::Unavailable { tried, last_error: "session expired".to_owned() }
-            }
-            Some(Failure::Lost { why, timed_out: true }) => {
-                Error::DeadlineExceeded { last_error: why.clone() }
-            }
-            Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
-                Error::Unavailable { tried, last_error: why.clone() }
-            }
-            Some(Failure::Unreadable(message)) => {
-                Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
-            }
-            Some(Failure::Refused(error) | Failure::OtherCluster(error)) => error.clone(),
-        }
     }
 }
 
@@ -409,6 +373,42 @@ mod tests {
         attempts.note(&pool, &node, Failure::NoLeader);
         attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
         assert!(matches!(attempts.exhausted(), Error::NoLeader { .. }));
+    }
+
+    /// The error of a request to which `node` names the leader at `address`, and that nobody else serves.
+    fn named_at(pool: &Pool, address: &str, failed: Option<Error>) -> Error {
+        let node = pool.nth(0).unwrap();
+        let mut attempts = Attempts::new(Target::Leader, Duration::from_secs(10));
+        attempts.note(pool, &node, Failure::NotLeader(Some(address.to_owned())));
+        if let (Some(error), Some(named)) = (failed, pool.at(address)) {
+            named.failed(error.clone(), &pool.random);
+            attempts.note(pool, &named, Failure::NotSent(error.to_string()));
+        }
+        attempts.exhausted()
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_is_named_and_cannot_be_reached_is_no_cluster_without_a_leader() {
+        let why = |error| match error {
+            Error::Unavailable { last_error, .. } => last_error,
+            other => panic!("{other:?}"),
+        };
+        let refused = Error::unavailable("l:9", "connection refused".to_owned());
+        let said = why(named_at(&pool(), "l:9", Some(refused)));
+        assert!(said.contains("at l:9, which cannot be reached from here: connection refused"));
+        let silent = why(named_at(&pool(), "l:9", None));
+        assert!(silent.contains("at l:9, which cannot be reached from here: no connection"));
+        let other = Error::ClusterMismatch {
+            endpoint: "l:9".to_owned(),
+            expected: "a".to_owned(),
+            found: "b".to_owned(),
+        };
+        assert!(why(named_at(&pool(), "l:9", Some(other))).contains("belongs to cluster `b`"));
+        assert!(why(named_at(&pool(), "x\u{1b}", None)).contains("at x\\u{1b}, which"));
+        let answers = pool();
+        answers.at("b:1").unwrap().connect_lazily();
+        let disagree = named_at(&answers, "b:1", None);
+        assert!(matches!(disagree, Error::NoLeader { .. }), "{disagree:?}");
     }
 
     /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay

@@ -42,7 +42,8 @@ pub enum Error {
         last_error: String,
     },
 
-    /// No endpoint could serve the request.
+    /// No endpoint could serve the request. Some may have answered, and named a leader that cannot be
+    /// reached from here.
     #[error("unavailable: {last_error} (tried {})", tried.join(", "))]
     Unavailable {
         /// The endpoints that were tried.
@@ -51,7 +52,7 @@ pub enum Error {
         last_error: String,
     },
 
-    /// Endpoints answered, but the cluster had no leader until the deadline.
+    /// Endpoints answered, but the cluster had no leader until the deadline, or they did not agree on one.
     #[error("the cluster has no leader (asked {})", tried.join(", "))]
     NoLeader {
         /// The endpoints that were asked.

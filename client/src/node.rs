@@ -432,6 +432,11 @@ impl Node {
         state.last = Some(error);
     }
 
+    /// Why it could not be used last, unless it was connected since.
+    pub(crate) fn last_failure(&self) -> Option<Error> {
+        self.state.lock().last.clone()
+    }
+
     /// Drops `connection`. The next use opens a new one and so finds out whether the node still
     /// answers.
     pub(crate) fn discard(&self, connection: &Arc<Connection>) {

@@ -68,6 +68,35 @@ async fn a_hint_to_a_dead_node_does_not_keep_the_new_leader_from_being_found() {
     assert_eq!(cluster.applied(), 1);
 }
 
+/// The story: a client reached a follower through a load balancer, and not the leader that it named. It said that the
+/// cluster has no leader.
+#[tokio::test]
+async fn a_leader_that_does_not_answer_from_here_is_named_with_its_address() {
+    let cluster = Cluster::new("test");
+    let follower = Node::start(&cluster).await;
+    let (_held, dead) = dead();
+    follower.always(not_leader(&dead));
+    let mut deadline = Duration::from_millis(500);
+    let (tried, last_error) = loop {
+        let client = options(&[&follower]).deadline(deadline).connect().await.unwrap();
+        match client.get("a").await {
+            Err(Error::Unavailable { tried, last_error }) if last_error.contains("leader") => {
+                break (tried, last_error);
+            }
+            // The follower's answer was on its way at the deadline.
+            Err(Error::Unavailable { .. } | Error::DeadlineExceeded { .. })
+                if deadline < WAIT_LIMIT =>
+            {
+                deadline *= 2;
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(tried.contains(&follower.address), "{tried:?}");
+    let named = format!("the leader is said to be at {dead}, which cannot be reached from here");
+    assert!(last_error.contains(&named), "{last_error}");
+}
+
 #[tokio::test]
 async fn dead_endpoints_do_not_matter_at_any_position_of_the_list() {
     let cluster = Cluster::new("test");

@@ -1,0 +1,82 @@
+//! The error of a request at its deadline, and which of its failures it tells.
+//!
+//! What holds here: a failure that explains less does not take the place of one that explains more. A leader that
+//! is named and cannot be reached is no cluster without a leader.
+
+use bytes::Bytes;
+
+use super::Attempts;
+use crate::Error;
+use crate::failure::Failure;
+use crate::shown::of_node;
+
+impl Attempts {
+    /// A node that is down explains less than a node that says why nobody is served, or who leads, and a
+    /// node of another cluster less than what a member answered.
+    pub(super) fn says_less(&self, failure: &Failure) -> bool {
+        use Failure::{ElectionBlocked, NoLeader, NotLeader, NotSent, OtherCluster};
+        match (&self.last, failure) {
+            (
+                Some(ElectionBlocked(_) | NoLeader | NotLeader(Some(_)) | OtherCluster(_)),
+                NotSent(_),
+            ) => true,
+            (Some(last), OtherCluster(_)) => !matches!(last, OtherCluster(_) | NotSent(_)),
+            _ => false,
+        }
+    }
+
+    /// The error of the request at its deadline.
+    pub(crate) fn exhausted(&self) -> Error {
+        let tried = self.tried.clone();
+        match &self.last {
+            None => Error::DeadlineExceeded { last_error: "nothing was sent".to_owned() },
+            Some(Failure::NotLeader(Some(address))) => self.without_the_leader_at(address),
+            Some(Failure::NotLeader(None) | Failure::NoLeader) => Error::NoLeader { tried },
+            Some(Failure::Overloaded(retry_after)) => {
+                Error::Overloaded { retry_after: *retry_after }
+            }
+            Some(Failure::Full(retry_after, why)) => {
+                Error::StorageFull { retry_after: *retry_after, why: why.clone() }
+            }
+            Some(Failure::ElectionBlocked(sentence)) => {
+                Error::Unavailable { tried, last_error: sentence.clone() }
+            }
+            Some(Failure::SessionExpired) => {
+                Error::Unavailable { tried, last_error: "session expired".to_owned() }
+            }
+            Some(Failure::Lost { why, timed_out: true }) => {
+                Error::DeadlineExceeded { last_error: why.clone() }
+            }
+            Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
+                Error::Unavailable { tried, last_error: why.clone() }
+            }
+            Some(Failure::Unreadable(message)) => {
+                Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
+            }
+            Some(Failure::Refused(error) | Failure::OtherCluster(error)) => error.clone(),
+        }
+    }
+
+    /// The error where a node names the leader at this address. The story: behind a load balancer, or with a
+    /// wrong `advertise.client`, a client reached some members and not the leader. It said that the cluster had
+    /// no leader, and somebody looked for the fault among healthy members.
+    fn without_the_leader_at(&self, address: &str) -> Error {
+        let tried = self.tried.clone();
+        let why = match &self.named {
+            None => "that is no host:port".to_owned(),
+            // It answers, and does not lead: the nodes disagree for a while.
+            Some(node) if node.connection().is_some() => return Error::NoLeader { tried },
+            Some(node) => match node.last_failure() {
+                Some(Error::Unavailable { last_error, .. }) => last_error,
+                Some(error) => error.to_string(),
+                None => "no connection before the deadline".to_owned(),
+            },
+        };
+        let address = of_node(address);
+        let last_error = format!(
+            "the leader is said to be at {address}, which cannot be reached from here: {why}; a client must reach the \
+             `advertise.client` of every member"
+        );
+        Error::Unavailable { tried, last_error }
+    }
+}
