@@ -81,6 +81,7 @@ pub use maintain::{Checked, Extent, Installer, Owner, scrub_spans, scrub_window}
 pub use open::{
     CheckpointArea, Contents, GroupContents, Growth, Inspection, Known, Values, inspect,
 };
+pub use space::data_reserve_bytes;
 pub use state::{Engine, Need, View};
 pub use types::{
     BootEpoch, CacheStatus, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId,

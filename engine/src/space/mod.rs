@@ -30,13 +30,20 @@ use std::ops::Range;
 use tail_blocks::TailBlocks;
 
 /// The fraction of the data area that is the reserve, and its maximum in blocks: 1 GiB.
-const RESERVE_PART: u32 = 32;
-const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
+const RESERVE_PART: u64 = 32;
+const RESERVE_BLOCKS_MAX: u64 = 1 << 18;
 /// The part of the reserve that belongs to compaction: this fraction of the data area, at most
 /// 16 MiB. Compaction takes blocks before those that it empties are free, and what was promised to
 /// a leader must be there nevertheless.
 const COMPACTION_PART: u32 = 128;
 const COMPACTION_BLOCKS_MAX: u32 = 1 << 12;
+
+/// What clients' writes leave free of a data area of this size, in bytes. While no more is free, puts are refused.
+#[must_use]
+pub fn data_reserve_bytes(data_bytes: u64) -> u64 {
+    let blocks = data_bytes / BLOCK_BYTES;
+    (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX) * BLOCK_BYTES
+}
 
 pub(crate) struct SpaceMap {
     /// Referenced bytes in each block. At most 15 references to a byte fit: see
@@ -95,9 +102,8 @@ impl SpaceMap {
 
     /// What clients' writes leave free. What compaction has taken comes out of it.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        let blocks = self.live.len() as u32;
-        let reserve = (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX);
-        u64::from(reserve.saturating_sub(self.lent)) * BLOCK_BYTES
+        let lent = u64::from(self.lent) * BLOCK_BYTES;
+        data_reserve_bytes(self.capacity_bytes()).saturating_sub(lent)
     }
 
     /// What clients' writes may take. Dead blocks that only wait for a sync count as free, up to half

@@ -1,8 +1,8 @@
 //! One thing that is not well in a cluster, by what its nodes answered.
 //!
 //! What holds here: each thing is one finding, with what to do. A finding is critical while clients are
-//! not served, or if some will not be in a few days; a warning while they are, and somebody should act; a
-//! note if it is as an operator chose it, or nothing is left to do. The names of kinds and severities stay: scripts read them.
+//! not served, or their puts are not, or if some will not be in a few days; a warning while they are, and
+//! somebody should act; a note if it is as an operator chose it, or nothing is left to do. The names of kinds and severities stay: scripts read them.
 
 use cairn_client::{Error, NodeStatus};
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub type Answer = (String, Result<NodeStatus, Error>);
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Severity {
-    /// Clients are not served.
+    /// Clients, or their puts, are not served.
     Critical,
     /// Clients are served, and somebody should act.
     Warning,
@@ -61,9 +61,9 @@ pub enum Kind {
     Damaged,
     /// A disk returned what was not written.
     SuspectDisk,
-    /// Little is free for values.
+    /// Little is free for values; critical if that is nothing, at the leader.
     DataNearlyFull,
-    /// Little is free for keys.
+    /// Little is free for keys; critical if that is nothing, at the leader.
     KeysNearlyFull,
     /// Syncs do not keep up with writes.
     SlowSync,

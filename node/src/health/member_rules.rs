@@ -1,9 +1,10 @@
 //! What is not well at single members: silent, behind, their disks, their syncs.
 
+use super::fill::Fill;
 use super::finding::{Answer, Finding, Kind};
 use crate::config::format_rounded;
 use cairn_client::{
-    DurabilityStatus, Error, MemberState, Mode, NodeStatus, ScrubStatus, StorageStatus,
+    DurabilityStatus, Error, MemberState, Mode, NodeStatus, Role, ScrubStatus, StorageStatus,
 };
 use cairn_engine::UNSYNCED_PER_SYNC;
 use std::time::Duration;
@@ -131,7 +132,7 @@ fn disk(endpoint: &str, node: &NodeStatus) -> Vec<Finding> {
     }
     if let Some(storage) = &node.storage {
         found.extend(suspect(endpoint, storage, node.scrub.as_ref()));
-        found.extend(nearly_full(endpoint, storage));
+        found.extend(nearly_full(endpoint, storage, node.role == Role::Leader));
         found.extend(slow_sync(endpoint, storage, node.durability.as_ref()));
     }
     if node.scrub.as_ref().is_some_and(|scrub| scrub.paused) {
@@ -172,21 +173,34 @@ fn suspect(
     Some(if all_repaired { finding.noted() } else { finding })
 }
 
-fn nearly_full(endpoint: &str, storage: &StorageStatus) -> Vec<Finding> {
+/// `leads`: a leader without space refuses the cluster's puts.
+fn nearly_full(endpoint: &str, storage: &StorageStatus, leads: bool) -> Vec<Finding> {
+    let fill = Fill::from(storage);
+    let refuses = |kind, size: u64, of: &str, action: &str| {
+        let what = format!(
+            "refuses puts; deletes and reads go on: its {} for {of} are used up, but for what it keeps for itself",
+            format_rounded(size)
+        );
+        Finding::of_node(kind, endpoint, what, action).critical()
+    };
     let action = "delete keys, or enlarge the directory with `cairn grow`";
     let scarce = |free: u64, size: u64| size > 0 && free < size / NEARLY_FULL;
     let mut found = Vec::new();
-    if scarce(storage.free_bytes, storage.data_bytes) {
+    if leads && fill.refuses_values() {
+        found.push(refuses(Kind::DataNearlyFull, storage.data_bytes, "values", action));
+    } else if scarce(storage.free_bytes, storage.data_bytes) {
         let (free, size) = (format_rounded(storage.free_bytes), format_rounded(storage.data_bytes));
         let what = format!("has {free} of {size} free for values");
         found.push(Finding::of_node(Kind::DataNearlyFull, endpoint, what, action));
     }
     let limit = storage.index_limit_bytes;
     let free = limit.saturating_sub(storage.index_bytes);
-    if scarce(free, limit) {
+    let action = "delete keys, or make more space for them with `cairn grow --value-size`";
+    if leads && fill.refuses_keys() {
+        found.push(refuses(Kind::KeysNearlyFull, limit, "keys", action));
+    } else if scarce(free, limit) {
         let what =
             format!("has {} of {} free for keys", format_rounded(free), format_rounded(limit));
-        let action = "delete keys, or make more space for them with `cairn grow --value-size`";
         found.push(Finding::of_node(Kind::KeysNearlyFull, endpoint, what, action));
     }
     found
@@ -290,6 +304,36 @@ mod tests {
             |change: fn(&mut ScrubStatus)| found(|node| node.scrub.iter_mut().for_each(change));
         assert_eq!(scrub(|scrub| scrub.unrepairable = 1), [Kind::SuspectDisk]);
         assert_eq!(scrub(|scrub| scrub.paused = true), [Kind::ScrubPaused]);
+    }
+
+    /// The story: while every put was refused, `cairn health` warned that the disk was nearly full.
+    #[test]
+    fn a_leader_that_refuses_puts_for_lack_of_space_is_critical_and_a_full_follower_is_not() {
+        let with = |role, change: fn(&mut StorageStatus)| {
+            let full = |node: &mut NodeStatus| {
+                node.role = role;
+                let storage = node.storage.as_mut().expect("it has one");
+                (storage.index_limit_bytes, storage.index_bytes) = (1 << 20, 0);
+                change(storage);
+            };
+            (severities(full), all_found(full).first().map(Finding::line).unwrap_or_default())
+        };
+        let values = |storage: &mut StorageStatus| storage.free_bytes = storage.data_bytes / 32;
+        let keys = |storage: &mut StorageStatus| {
+            storage.index_bytes = storage.index_limit_bytes;
+        };
+        let cases: [(fn(&mut StorageStatus), Kind); 2] =
+            [(values, Kind::DataNearlyFull), (keys, Kind::KeysNearlyFull)];
+        for (change, kind) in cases {
+            let (severity, line) = with(Role::Leader, change);
+            assert_eq!(severity, [(kind, Severity::Critical)]);
+            assert!(line.starts_with("b:1 refuses puts; deletes and reads go on: "), "{line}");
+            let (severity, line) = with(Role::Follower, change);
+            assert_eq!(severity, [(kind, Severity::Warning)], "{line}");
+        }
+        let nearly = |storage: &mut StorageStatus| storage.free_bytes = storage.data_bytes / 16;
+        let (severity, line) = with(Role::Leader, nearly);
+        assert_eq!(severity, [(Kind::DataNearlyFull, Severity::Warning)], "{line}");
     }
 
     #[test]

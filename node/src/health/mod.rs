@@ -5,10 +5,12 @@
 
 mod certificate_rules;
 mod cluster_rules;
+mod fill;
 mod finding;
 mod member_rules;
 
 pub use certificate_rules::{days, ends, shortest};
+pub(crate) use fill::Fill;
 pub use finding::{Answer, Finding, Kind, Severity};
 use std::time::Duration;
 

@@ -7,11 +7,12 @@ use crate::admission::requests::Budgets;
 use crate::delay::Delay;
 use crate::durability::in_force;
 use crate::failure_domains;
+use crate::health::Fill;
 use crate::log;
 use crate::outage::ElectionBlockedState;
 use crate::promise::SyncWindow;
 use crate::readiness::readiness;
-use cairn_engine::{EngineStatus, LogId, Mode, SpaceUse};
+use cairn_engine::{EngineStatus, LogId, Mode};
 use cairn_raft::{Replica, Role};
 use cairn_tls::Tls;
 use prometheus_client::collector::Collector;
@@ -72,7 +73,7 @@ impl Collector for NodeGauges {
         out.bytes("live", "Bytes of live keys and values", engine.live_bytes)?;
         out.bytes("data_free", "Bytes of the data area that are free", engine.free_bytes)?;
         out.bytes("data_capacity", "Bytes of the data area", engine.data_bytes)?;
-        space(&mut out, &engine.space)?;
+        space(&mut out, &engine)?;
         out.bytes(
             "index",
             "Bytes that a checkpoint of the present index needs",
@@ -262,8 +263,11 @@ impl NodeGauges {
     }
 }
 
-/// Parts that add up to the data area.
-fn space(out: &mut Out<'_, '_>, space: &SpaceUse) -> fmt::Result {
+/// Whether there is space for puts, and the parts that add up to the data area.
+fn space(out: &mut Out<'_, '_>, engine: &EngineStatus) -> fmt::Result {
+    let full_help = "1 while this node has no space for puts; a leader refuses them";
+    out.flag("full", full_help, Fill::from(engine).refuses_puts())?;
+    let space = &engine.space;
     let parts = [
         ("live", space.live),
         ("log", space.log),

@@ -90,6 +90,10 @@ async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew()
         assert!(kept < 1000, "it never becomes full");
     };
     assert!(matches!(full, Error::StorageFull { .. }), "{full}");
+    let told = cluster.cairn(&["health"]);
+    assert_eq!(told.code, 4, "{told:?}");
+    let line = told.stdout.lines().find(|line| line.contains("refuses puts")).unwrap_or_default();
+    assert!(line.starts_with("critical: "), "{told:?}");
     let found = client.get("key1").await.expect("a read").expect("the key");
     assert_eq!(found.value, value(1));
     client.delete("key0").await.expect("a full cluster deletes");

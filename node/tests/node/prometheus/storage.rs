@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub const DAMAGED: [&str; 1] = ["CairnDamaged"];
 pub const SUSPECT: [&str; 3] = ["CairnScrubPaused", "CairnSuspectDisk", "CairnUnrepairable"];
-pub const FULL: [&str; 2] = ["CairnDataNearlyFull", "CairnWritesRefused"];
+pub const FULL: [&str; 3] = ["CairnDataNearlyFull", "CairnWritesRefused", "CairnFull"];
 pub const KEYS: [&str; 1] = ["CairnKeysNearlyFull"];
 pub const SLOW: [&str; 1] = ["CairnSlowSync"];
 
@@ -121,6 +121,7 @@ async fn a_full_data_area_and_refused_writes_fire_until_the_directories_grow() {
     };
     walk.fires_while("CairnDataNearlyFull", &mut fill).await;
     walk.fires_while("CairnWritesRefused", &mut fill).await;
+    walk.fires_while("CairnFull", &mut fill).await;
     for node in 0..cluster.len() {
         assert_eq!(cluster.stop_node(node), 0, "node {node} stops cleanly");
         let grown = grow::grow(&cluster, node, "64MiB");
