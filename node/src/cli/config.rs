@@ -52,7 +52,8 @@ pub(crate) async fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exi
             let durability = Durability::of(&config)?;
             let security = name(&config.tls()?);
             let outside = cluster_view::no_configuration_of(&config).await;
-            let own = layers.ignored().into_iter().chain(config.exposed_key());
+            let open = config.open_access(&layers).map(str::to_owned);
+            let own = layers.ignored().into_iter().chain(config.exposed_key()).chain(open);
             let warnings: Vec<String> = outside.into_iter().chain(own).collect();
             let joins = joins(&config).or_else(|| config.alone().map(str::to_owned));
             output.either(

@@ -80,6 +80,11 @@ impl Reload {
         if let Some(warning) = config.exposed_key() {
             warn!("SIGHUP: {warning}");
         }
+        // If the lines are gone, the node goes by the old ones.
+        let opens = kept.contains(&"access");
+        if let Some(warning) = config.open_access(&layers).filter(|_| !opens) {
+            warn!("SIGHUP: {warning}");
+        }
         match applied.is_empty() {
             true => info!(
                 "SIGHUP: the configuration was read; no value changed that can change while the node runs"

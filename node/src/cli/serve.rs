@@ -93,7 +93,8 @@ async fn serve(
     let (server, log_format, running) = (args.server, args.log_format, layers.settings());
     let reload = Reload { server, log_format, set_level, running, hangups };
     cairn_node::platform::raise_descriptors();
-    for warning in layers.ignored().into_iter().chain(config.exposed_key()) {
+    let open = config.open_access(&layers).map(str::to_owned);
+    for warning in layers.ignored().into_iter().chain(config.exposed_key()).chain(open) {
         warn!("{warning}");
     }
 

@@ -1,6 +1,6 @@
 //! How a node's connections are authenticated.
 
-use super::{ConfigError, Layers, NodeConfig};
+use super::{ConfigError, Layers, NodeConfig, Source};
 use cairn_tls::{CertificateName, Files, Tls};
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt;
@@ -49,6 +49,12 @@ const UNDECIDED: &str = "neither certificates nor `insecure` are configured: mak
                          `tls.ca`, `tls.certificate` and `tls.key`; or set insecure = true, and then whoever reaches the ports can \
                          read, write, and act as a member";
 
+/// What a member allows whose operator did not say who may do what.
+const OPEN: &str = "`access` is not configured: every client with a certificate of this cluster may read, write, and give an operator's calls \
+                    at this member, whatever the other members allow. Write a line `access.NAME = \"ROLES\"` for each client, such as \
+                    access.app = \"read write\", into the configuration of every member, the same lines; or access = \"none\" if every \
+                    client may do everything";
+
 impl Security {
     pub(super) fn read(layers: &Layers) -> Result<Option<Security>, ConfigError> {
         let file =
@@ -89,6 +95,14 @@ impl NodeConfig {
             return None;
         };
         exposed_secret(&files.key).map(|warning| format!("{origin}: {warning}"))
+    }
+
+    /// A warning, if whoever has a certificate may do everything, and nobody wrote that: the lines may have been
+    /// forgotten.
+    pub fn open_access(&self, layers: &Layers) -> Option<&'static str> {
+        let secured = matches!(self.security, Some(Security::Tls { .. }));
+        let unsaid = layers.source("access") == Source::Default;
+        (secured && unsaid && self.access.is_empty()).then_some(OPEN)
     }
 
     /// Reads the certificates; `None` for a node that is insecure.

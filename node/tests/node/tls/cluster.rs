@@ -113,6 +113,41 @@ async fn a_key_that_everybody_can_read_is_named_at_the_start_at_each_reload_and_
     }
 }
 
+/// The story: a new machine got the certificates and not the `access` lines of the other members. Every client might
+/// do everything there, and nobody was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_access_lines_says_what_every_certificate_allows_until_it_has_them() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let words = "`access` is not configured: every client with a certificate";
+    let warned = |log: &str| {
+        let lines = log.lines().filter(|line| line.contains("WARN") && line.contains(words));
+        lines.filter(|line| line.contains("`access.NAME")).count()
+    };
+    assert_eq!(warned(&cluster.log(0)), 1, "{}", cluster.logs());
+    let check = ["config", "check", "--config", cluster.config(0)];
+    let checked = cluster.cairn_alone(&check);
+    assert!(checked.code == 0 && checked.stdout.contains(words), "{checked:?}");
+    let chosen = cluster.cairn_alone(&[&check[..], &["--set", "access=none"]].concat());
+    assert!(chosen.code == 0 && !chosen.stdout.contains(words), "{chosen:?}");
+
+    // The warning of a reload comes before the line that says it was read.
+    let read = "SIGHUP: the configuration was read";
+    cluster.signal_node(0, Signal::HUP);
+    let log = cluster.logs_with(read, |log| log.matches(read).count() == 1).await;
+    assert_eq!(warned(&log), 2, "{log}");
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    cluster.configure(0, "access.client = \"read write operator\"");
+    cluster.signal_node(0, Signal::HUP);
+    let log = cluster.logs_with(read, |log| log.matches(read).count() == 2).await;
+    assert!(warned(&log) == 2 && log.contains("access = of client"), "{log}");
+    // It still goes by the lines that it had.
+    std::fs::write(cluster.config(0), &text).expect("a file");
+    cluster.signal_node(0, Signal::HUP);
+    let log = cluster.logs_with(read, |log| log.matches(read).count() == 3).await;
+    assert_eq!(warned(&log), 2, "{log}");
+}
+
 #[tokio::test]
 async fn an_insecure_node_says_so() {
     let cluster = Cluster::start(1, "64MiB", "").await;
