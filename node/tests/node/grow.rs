@@ -1,9 +1,9 @@
-//! `cairn grow` on the data directories of real nodes: one after another under load, and all of them
-//! after they were full.
+//! `cairn grow` on the data directories of real nodes: one after another under load, all of them after
+//! they were full, and full ones in the order of the page.
 
 use crate::support::load::{History, Load};
 use crate::support::{Cluster, Ran, SLOW_ELECTIONS, WAIT_LIMIT, run};
-use cairn_client::{Error, NodeStatus};
+use cairn_client::{Client, Error, NodeStatus};
 use cairn_engine::Geometry;
 use serde_json::Value;
 
@@ -77,23 +77,78 @@ fn value(number: usize) -> Vec<u8> {
     vec![number as u8; 200 << 10]
 }
 
+/// Puts the keys from `kept` on until one is refused, and counts those that are there.
+async fn fill(client: &Client, kept: &mut usize) -> Error {
+    loop {
+        match client.put(format!("key{kept}"), value(*kept)).await {
+            Ok(_) => *kept += 1,
+            Err(error) => return error,
+        }
+        assert!(*kept < 1000, "it never becomes full");
+    }
+}
+
+/// The story: of three full members one grew and led. It took puts, the others could not store them, and no client
+/// was told how its put had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn full_members_that_grow_before_the_one_that_leads_leave_no_put_unknown() {
+    let mut cluster = Cluster::start(3, "16MiB", SLOW_ELECTIONS).await;
+    let client = cluster.client();
+    let mut kept = 0;
+    let full = fill(&client, &mut kept).await;
+    assert!(matches!(full, Error::StorageFull { .. }), "{full}");
+    let leader = cluster.leader().await;
+    let [first, second] = [1, 2].map(|others| (leader + others) % 3);
+    for node in [first, second, leader] {
+        let slot = (node + 1).to_string();
+        let may = cluster.cairn(&["health", "--safe-to-stop", "--slot", &slot, "--wait", "10m"]);
+        assert_eq!(may.code, 0, "{may:?}");
+        assert_eq!(cluster.stop_node(node), 0, "node {node} stops cleanly");
+        let grown = grow(&cluster, node, "64MiB");
+        assert_eq!(grown.code, 0, "{}", grown.stderr);
+        cluster.start_node(node);
+        cluster.wait_ready().await;
+        if node == first {
+            assert_eq!(cluster.leader().await, leader, "one that has not grown leads");
+            let full = fill(&client, &mut kept).await;
+            assert!(matches!(full, Error::StorageFull { .. }), "{full}");
+        }
+        if node == second {
+            let to = (first + 1).to_string();
+            let moved = async || {
+                let moved = cluster.cairn(&["leader", "move", &to]);
+                (moved.code == 0).then_some(())
+            };
+            cluster.until("one that has grown leads", moved).await;
+            for _ in 0..5 {
+                client.put(format!("key{kept}"), value(kept)).await.expect("space for more");
+                kept += 1;
+            }
+        }
+    }
+    until_size(&cluster, data_bytes(64 << 20)).await;
+    for number in 0..kept {
+        let found = client.get(format!("key{number}")).await.expect("a read").expect("the key");
+        assert_eq!(found.value, value(number), "{number}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_cluster_reads_and_deletes_and_takes_writes_again_after_it_grew() {
     let mut cluster = Cluster::start(3, "16MiB", SLOW_ELECTIONS).await;
     let client = cluster.client();
     let mut kept = 0;
-    let full = loop {
-        match client.put(format!("key{kept}"), value(kept)).await {
-            Ok(_) => kept += 1,
-            Err(error) => break error,
-        }
-        assert!(kept < 1000, "it never becomes full");
-    };
+    let full = fill(&client, &mut kept).await;
     assert!(matches!(full, Error::StorageFull { .. }), "{full}");
-    let told = cluster.cairn(&["health"]);
-    assert_eq!(told.code, 4, "{told:?}");
-    let line = told.stdout.lines().find(|line| line.contains("refuses puts")).unwrap_or_default();
-    assert!(line.starts_with("critical: "), "{told:?}");
+    // What became free meanwhile is used up first.
+    let says_so = async || {
+        fill(&client, &mut kept).await;
+        let told = cluster.cairn(&["health"]);
+        let is_critical =
+            |line: &str| line.starts_with("critical: ") && line.contains("refuses puts");
+        (told.code == 4 && told.stdout.lines().any(is_critical)).then_some(())
+    };
+    cluster.until("cairn health says that puts are refused", says_so).await;
     let found = client.get("key1").await.expect("a read").expect("the key");
     assert_eq!(found.value, value(1));
     client.delete("key0").await.expect("a full cluster deletes");
