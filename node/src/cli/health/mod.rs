@@ -12,7 +12,6 @@ mod safe_to_stop;
 use super::ConnectOptions;
 use super::connect::time;
 use super::exit::Exit;
-use super::members::slot;
 use super::output::Output;
 use cairn_client::{Client, Error, Role};
 use cairn_node::health::{Answer, Finding, Report, ends, shortest};
@@ -33,9 +32,10 @@ pub(crate) struct HealthArgs {
     #[arg(long)]
     safe_to_stop: bool,
 
-    /// With --safe-to-stop: slot of the member; without it, whichever member it is
-    #[arg(long, value_name = "SLOT", value_parser = slot(), requires = "safe_to_stop")]
-    slot: Option<u16>,
+    /// With --safe-to-stop: slot of the member, or `own` for the node at the first endpoint; without it,
+    /// whichever member it is
+    #[arg(long, value_name = "SLOT|own", value_parser = safe_to_stop::asked, requires = "safe_to_stop")]
+    slot: Option<safe_to_stop::Asked>,
 
     /// Ask until the answer is yes, for at most this long
     #[arg(long, value_name = "TIME", value_parser = time)]

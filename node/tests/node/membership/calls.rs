@@ -201,6 +201,15 @@ async fn a_change_that_is_not_waited_for_says_what_it_waits_for() {
         own.not_ready?.contains("`cairn members add 2`").then_some(())
     };
     cluster.until("it says how it becomes a member", says_how).await;
+    let own = ["health", "--safe-to-stop", "--slot", "own", "-o", "json"];
+    let outside = cluster.cairn_at(1, &own);
+    assert_eq!(
+        (outside.code, &json_of(&outside)["safe_to_stop"]),
+        (0, &true.into()),
+        "{outside:?}"
+    );
+    let only = cluster.cairn_at(0, &own);
+    assert_eq!((only.code, &json_of(&only)["members"][0]["slot"]), (4, &1.into()), "{only:?}");
     // The first answers may come before its first request to join.
     let taken = async || {
         let ran = cluster.cairn(&["members", "add", "2", "--no-wait", "-o", "json"]);
