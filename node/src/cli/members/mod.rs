@@ -50,6 +50,10 @@ enum Action {
         #[arg(long)]
         yes: bool,
 
+        /// If no member has the slot, that counts as done, and is no error
+        #[arg(long)]
+        if_member: bool,
+
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -97,12 +101,12 @@ pub(crate) async fn run(args: MembersArgs, output: &Output) -> anyhow::Result<Ex
         Some(Action::Add { slot, change }) => {
             change::run(MemberChange::Add(slot), &change, output).await
         }
-        Some(Action::Remove { slot, yes, change }) => {
+        Some(Action::Remove { slot, yes, if_member, change }) => {
             let found = ClusterView::ask(&change.client()?).await?;
             match found.member(slot) {
                 Some(member) if !yes => removal::confirm(&found, member)?,
                 // A caller that does not wait repeats the command until it is done.
-                None if change.waits() => return Err(found.nobody(slot).into()),
+                None if change.waits() && !if_member => return Err(found.nobody(slot).into()),
                 _ => {}
             }
             change::run(MemberChange::Remove(slot), &change, output).await
