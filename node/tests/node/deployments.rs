@@ -105,6 +105,47 @@ fn every_value_of_the_chart_is_in_its_schema_and_each_that_a_template_uses_is_th
     assert!(read(&format!("{CHART}/Chart.yaml")).contains(&released), "{released}");
 }
 
+/// One file of the chart's templates.
+fn template(name: &str) -> String {
+    read(&format!("{CHART}/templates/{name}"))
+}
+
+/// The stories: a rollout took the last pod while another one was not ready, a rollback stopped members that still
+/// voted, and a pod that joined waited for itself before it ended.
+#[test]
+fn nothing_of_the_chart_stops_or_removes_a_member_before_the_cluster_was_asked() {
+    let weight = |text: &str| -> i32 {
+        let found = text.lines().find_map(|line| line.trim().strip_prefix("helm.sh/hook-weight: "));
+        found.map_or(0, |weight| weight.trim_matches('"').parse().expect("a number"))
+    };
+    let (check, shrink) = (template("check.yaml"), template("shrink.yaml"));
+    assert!(check.contains("\n    helm.sh/hook: pre-upgrade\n"), "{check}");
+    assert!(check.contains("[\"health\", \"--safe-to-stop\", \"--wait\", "), "{check}");
+    assert!(check.contains("\n  backoffLimit: 0\n") && check.contains("restartPolicy: Never"));
+    assert!(weight(&check) > weight(&shrink), "a member that is gone is removed before the check");
+    for hook in ["\"pre-upgrade\" $before", "\"pre-rollback\" $most"] {
+        assert!(shrink.contains(hook), "{hook}");
+    }
+    let schema: Value =
+        serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).expect("JSON");
+    let sizes = schema["properties"]["replicas"]["enum"].as_array().expect("numbers");
+    let most = sizes.iter().filter_map(Value::as_u64).max().expect("a number");
+    assert!(shrink.contains(&format!("$most := {most} ")), "it knows every slot that may be there");
+    let members = template("members.yaml");
+    assert!(members.contains(&format!("untilStep 1 {} 1", most + 1)), "and so do certificates");
+    let stop = members.lines().find(|line| line.contains("command: [")).expect("before a stop");
+    assert!(stop.contains("\"--safe-to-stop\", \"--slot\", \"own\", \"--wait\""), "{stop}");
+
+    // What is repeated meets what it did before.
+    let change = template("_change.tpl");
+    let removes = change.lines().filter(|line| line.contains("\"remove\", "));
+    let removes: Vec<&str> = removes.collect();
+    assert!(!removes.is_empty() && removes.iter().all(|line| line.contains("\"--if-member\"")));
+    // The story: under Argo CD the revision stays 1, and a job that exists takes no other content.
+    let grow = template("grow.yaml");
+    assert!(grow.contains("{{ sha256sum $change | trunc 8 }}\n"), "{grow}");
+}
+
 #[test]
 fn a_line_that_is_no_key_is_found_and_so_is_one_that_is_indented_by_chance() {
     let keys = keys_of("# a\na: 1\nb:\n  c: \"x: y\"\n\n  d: {}\ne: []\n").expect("mappings");

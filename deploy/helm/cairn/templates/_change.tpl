@@ -1,59 +1,61 @@
-{{/* A job that changes the members, one slot after another. `of`: the root, the name, the slots, the verb, more words. */}}
+{{/* A job that changes the members, one slot after another. `of`: the root, the slots, the verb. It may be repeated. */}}
 {{- define "cairn.change" -}}
 {{- $root := index . 0 }}
-{{- $name := include "cairn.name" $root }}
   backoffLimit: 6
   activeDeadlineSeconds: 7200
   template:
     metadata:
-      labels:
-        app.kubernetes.io/name: cairn-members
-        app.kubernetes.io/instance: {{ $root.Release.Name }}
+      labels: {{- include "cairn.jobLabels" $root | nindent 8 }}
     spec:
       restartPolicy: OnFailure
-      enableServiceLinks: false
-      automountServiceAccountToken: false
-      securityContext: {{- include "cairn.podSecurity" $root | nindent 8 }}
+      {{- include "cairn.jobPod" $root | nindent 6 }}
       initContainers:
         {{- range $slot := index . 1 }}
         - name: slot-{{ $slot }}
-          image: {{ include "cairn.image" $root }}
-          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           {{- if eq (index $ 2) "add" }}
           args: ["members", "add", "{{ $slot }}", "--timeout", "30m"]
           {{- else }}
-          args: ["members", "remove", "{{ $slot }}", "--yes", "--timeout", "30m"]
+          args: ["members", "remove", "{{ $slot }}", "--yes", "--if-member", "--timeout", "30m"]
           {{- end }}
-          env: {{- include "cairn.changeEnvironment" $root | nindent 12 }}
-          securityContext: {{- include "cairn.containerSecurity" $root | nindent 12 }}
-          {{- include "cairn.changeMounts" $root | nindent 10 }}
+          {{- include "cairn.jobContainer" $root | nindent 10 }}
         {{- end }}
       containers:
         - name: list
-          image: {{ include "cairn.image" $root }}
-          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args: ["members", "list"]
-          env: {{- include "cairn.changeEnvironment" $root | nindent 12 }}
-          securityContext: {{- include "cairn.containerSecurity" $root | nindent 12 }}
-          {{- include "cairn.changeMounts" $root | nindent 10 }}
-      {{- if $root.Values.certificates.enabled }}
-      volumes:
-        - name: client
-          secret:
-            secretName: {{ $name }}-client
-            defaultMode: 0440
-      {{- end }}
+          {{- include "cairn.jobContainer" $root | nindent 10 }}
 {{- end -}}
 
-{{- define "cairn.changeEnvironment" -}}
-- name: CAIRN_ENDPOINTS
-  value: {{ include "cairn.name" . }}:7400
-{{- include "cairn.clientEnvironment" . }}
+{{/* Other labels than those of the members: no service, budget or spread counts a job. */}}
+{{- define "cairn.jobLabels" -}}
+app.kubernetes.io/name: cairn-members
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "cairn.changeMounts" -}}
-{{- if .Values.certificates.enabled -}}
+{{/* What every job's pod has beside its containers. */}}
+{{- define "cairn.jobPod" -}}
+enableServiceLinks: false
+automountServiceAccountToken: false
+securityContext: {{- include "cairn.podSecurity" . | nindent 2 }}
+{{- if .Values.certificates.enabled }}
+volumes:
+  - name: client
+    secret:
+      secretName: {{ include "cairn.name" . }}-client
+      defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{/* What every container of a job has beside its name and arguments. */}}
+{{- define "cairn.jobContainer" -}}
+image: {{ include "cairn.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+env:
+  - name: CAIRN_ENDPOINTS
+    value: {{ include "cairn.name" . }}:7400
+  {{- include "cairn.clientEnvironment" . | nindent 2 }}
+securityContext: {{- include "cairn.containerSecurity" . | nindent 2 }}
+{{- if .Values.certificates.enabled }}
 volumeMounts:
   - { name: client, mountPath: /client, readOnly: true }
-{{- end -}}
+{{- end }}
 {{- end -}}
