@@ -36,6 +36,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 enableServiceLinks: false
 automountServiceAccountToken: false
 securityContext: {{- include "cairn.podSecurity" . | nindent 2 }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- if .Values.certificates.enabled }}
 volumes:
   - name: client
@@ -53,6 +62,9 @@ env:
   - name: CAIRN_ENDPOINTS
     value: {{ include "cairn.name" . }}:7400
   {{- include "cairn.clientEnvironment" . | nindent 2 }}
+resources:
+  requests: { cpu: 100m, memory: 64Mi }
+  limits: { memory: 256Mi }
 securityContext: {{- include "cairn.containerSecurity" . | nindent 2 }}
 {{- if .Values.certificates.enabled }}
 volumeMounts:
