@@ -6,7 +6,7 @@ use super::*;
 /// The manifest with the hash of another state.
 fn of_another_state(manifest: &str) -> String {
     let (_, json) = manifest.split_once('\n').expect("a line before the JSON");
-    let mut json: Value = serde_json::from_str(json).expect("JSON");
+    let mut json: serde_json::Value = serde_json::from_str(json).expect("JSON");
     json["state"] = "0".repeat(32).into();
     let json = json.to_string();
     format!("cairn-backup {:08x} {}\n{json}", crc32fast::hash(json.as_bytes()), json.len())
