@@ -24,7 +24,8 @@ pub(crate) use file::OpenFile;
 pub(crate) use read_ahead::{Piece, ReadAhead, pieces};
 pub use real::{
     Backend, Created, DirectAlignment, Extents, FileDirectory, FileProbe, FreeSpace, NvmeIdentify,
-    boot_id, boot_id_from, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,
+    boot_id, boot_id_from, file_extents, free_space, nvme_identify, probe_directory, probe_file,
+    probe_io_uring,
 };
 
 pub use crate::types::FileKind;

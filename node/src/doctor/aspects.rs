@@ -4,7 +4,7 @@ use super::device::{Layer, Medium, Queue};
 use super::facts::{Facts, Unprobed};
 use super::filesystem::{Filesystem, FilesystemKind};
 use super::verdict::{Aspects, Atomicity, Cache, Flush, Mapping, Transfer};
-use cairn_engine::io::FileProbe;
+use cairn_engine::io::{Extents, FileProbe};
 
 /// The unit of every write.
 const BLOCK_BYTES: u64 = cairn_engine::io::BLOCK as u64;
@@ -20,7 +20,7 @@ pub(super) fn aspects(facts: &Facts) -> Aspects {
         cache: cache(layers),
         atomicity: atomicity(layers, filesystem),
         overwrite: filesystem.map_or(FilesystemKind::Unknown, |filesystem| filesystem.kind),
-        mapping: mapping(files.ok()),
+        mapping: mapping(files.ok().and_then(|files| files.extents)),
         transfer: transfer(files, filesystem),
         flush: flush(filesystem, layers),
     }
@@ -80,8 +80,8 @@ pub(super) fn layer_atomicity(layer: &Layer) -> Atomicity {
     }
 }
 
-fn mapping(files: Option<&FileProbe>) -> Mapping {
-    match files.and_then(|files| files.extents) {
+pub(super) fn mapping(extents: Option<Extents>) -> Mapping {
+    match extents {
         None => Mapping::Unknown,
         Some(extents) if extents.unwritten_bytes + extents.missing_bytes > 0 => Mapping::Unwritten,
         Some(extents) if extents.shared_bytes + extents.packed_bytes > 0 => Mapping::Shared,

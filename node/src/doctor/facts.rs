@@ -174,15 +174,31 @@ impl Unprobed {
     }
 }
 
-/// Combines the probes of two files: the worse of both, and the sum of their bytes.
-fn together(a: FileProbe, b: FileProbe) -> FileProbe {
-    let extents = a.extents.zip(b.extents).map(|(a, b)| Extents {
+/// The extents of all files of a data directory now; `None` if the filesystem does not report them.
+pub(super) fn extents(directory: &Path) -> Result<Option<Extents>, String> {
+    let mut all = Some(Extents::default());
+    for kind in FileKind::ALL {
+        let path = directory.join(kind.name());
+        let found =
+            io::file_extents(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        all = all.zip(found).map(|(a, b)| sum(a, b));
+    }
+    Ok(all)
+}
+
+fn sum(a: Extents, b: Extents) -> Extents {
+    Extents {
         written_bytes: a.written_bytes + b.written_bytes,
         unwritten_bytes: a.unwritten_bytes + b.unwritten_bytes,
         shared_bytes: a.shared_bytes + b.shared_bytes,
         packed_bytes: a.packed_bytes + b.packed_bytes,
         missing_bytes: a.missing_bytes + b.missing_bytes,
-    });
+    }
+}
+
+/// Combines the probes of two files: the worse of both, and the sum of their bytes.
+fn together(a: FileProbe, b: FileProbe) -> FileProbe {
+    let extents = a.extents.zip(b.extents).map(|(a, b)| sum(a, b));
     let coarser = |unit: fn(io::DirectAlignment) -> u32| {
         let unit = |alignment: Option<io::DirectAlignment>| alignment.map(unit);
         match (unit(a.alignment), unit(b.alignment)) {

@@ -97,12 +97,23 @@ pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
     Ok(Report::new(facts, plan))
 }
 
-/// Whether the caches below this directory can lose completed writes, as the devices report now.
-///
-/// # Errors
-/// Why the devices cannot be asked.
-pub fn cache(directory: &Path) -> Result<Cache, String> {
-    facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
+/// What may change below a running node, and decides whether a completed write survives a power cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Whether the caches can lose completed writes, as the devices report now; or why they cannot
+    /// be asked.
+    pub cache: Result<Cache, String>,
+    /// What the extents of the files are now; or why the files cannot be examined.
+    pub mapping: Result<Mapping, String>,
+}
+
+/// Looks again at a data directory in use. Does not slow its node down: reads no file and sends no sync.
+pub fn observe(directory: &Path) -> Observation {
+    let layers = facts::layers(&Roots::default(), directory);
+    Observation {
+        cache: layers.map(|layers| aspects::cache(&layers)),
+        mapping: facts::extents(directory).map(aspects::mapping),
+    }
 }
 
 /// What each device below this directory reports about its own history, from the top. The texts

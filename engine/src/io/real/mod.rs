@@ -34,6 +34,7 @@ pub use boot::{boot_id, boot_id_from};
 pub use create::Created;
 pub use directory::{Backend, FileDirectory};
 pub use probe::{
-    FileProbe, NvmeIdentify, nvme_identify, probe_directory, probe_file, probe_io_uring,
+    FileProbe, NvmeIdentify, file_extents, nvme_identify, probe_directory, probe_file,
+    probe_io_uring,
 };
 pub use system::{DirectAlignment, Extents, FreeSpace, free_space};

@@ -55,14 +55,21 @@ pub struct NvmeIdentify {
 /// The system's, if the file cannot be opened for reading; `InvalidInput` if it is not a regular
 /// file.
 pub fn probe_file(path: &Path) -> io::Result<FileProbe> {
-    let (file, direct) = open_file(path, false)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let mut block = AlignedBuf::zeroed(BLOCK.min(usize::try_from(metadata.len()).unwrap_or(BLOCK)));
+    let (file, direct, bytes) = regular_file(path)?;
+    let mut block = AlignedBuf::zeroed(BLOCK.min(usize::try_from(bytes).unwrap_or(BLOCK)));
     let read = file.read_at(&mut block, 0).map(drop);
-    describe(&file, direct, metadata.len(), read)
+    describe(&file, direct, bytes, read)
+}
+
+/// The extents of an existing file now; `None` if the filesystem does not report them. Reads none of its
+/// bytes and does not empty the device's cache, so that it can be asked beside a server under load.
+///
+/// # Errors
+/// The system's, if the file cannot be opened for reading; `InvalidInput` if it is not a regular
+/// file.
+pub fn file_extents(path: &Path) -> io::Result<Option<Extents>> {
+    let (file, _, bytes) = regular_file(path)?;
+    system::extents(&file, bytes)
 }
 
 /// Probes how new files in a directory are treated: creates an unnamed file the way `format`
@@ -102,6 +109,16 @@ pub fn nvme_identify(device: &Path) -> io::Result<NvmeIdentify> {
         namespace: system::nvme_identify(&file, system::IDENTIFY_NAMESPACE, namespace)?,
         health: system::nvme_health(&file).ok(),
     })
+}
+
+/// A regular file, open for reading; whether its I/O is direct, and its bytes.
+fn regular_file(path: &Path) -> io::Result<(File, bool, u64)> {
+    let (file, direct) = open_file(path, false)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok((file, direct, metadata.len()))
 }
 
 fn describe(

@@ -15,6 +15,7 @@ fn a_formatted_file_has_written_extents_only_and_can_be_probed_while_it_is_in_us
         let all_written = system::Extents { written_bytes: SMALL.data_bytes, ..Default::default() };
         assert_eq!(extents, all_written);
     }
+    assert_eq!(probe::file_extents(&path.join("data")).unwrap(), found.extents);
 }
 
 #[test]
@@ -58,6 +59,7 @@ fn what_cannot_be_probed_is_an_error() {
         probe::probe_file(directory.path()).unwrap_err().kind(),
         io::ErrorKind::InvalidInput
     );
+    assert_eq!(probe::file_extents(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
     let file = directory.path().join("file");
     File::create(&file).unwrap();
     assert_eq!(probe::nvme_identify(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);

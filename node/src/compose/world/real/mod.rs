@@ -249,10 +249,10 @@ pub(in crate::compose) fn serve_watchers(
     })
 }
 
-/// The task that checks the device contract, in mode `device`.
+/// The task that checks whether devices and filesystem still keep completed writes, in mode `device`.
 pub(in crate::compose) fn watch_device(parts: &Parts) -> Option<JoinHandle<()>> {
     let directory = parts.config.data_directory.clone();
-    let ask = move || crate::doctor::cache(&directory);
+    let ask = move || crate::doctor::observe(&directory);
     let (contract, engine) = (parts.durability.contract?, parts.replica.engine().clone());
     Some(tokio::spawn(contract::watch(engine, contract, contract::POLL_INTERVAL, ask)))
 }
