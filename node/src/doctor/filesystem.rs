@@ -23,6 +23,12 @@ pub enum FilesystemKind {
     Unknown,
 }
 
+/// Options because of which a sync no longer empties the device's cache.
+const FLUSH_SUPPRESSED: &[&str] = &["nobarrier", "barrier=0", "barrier=none"];
+
+/// Options because of which direct writes go through the page cache.
+const DATA_JOURNALLED: &[&str] = &["data=journal"];
+
 /// A mounted filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filesystem {
@@ -36,7 +42,7 @@ pub struct Filesystem {
     pub source: String,
     /// Its device number, such as `259:1`; `0:…` is not that of a device.
     pub number: String,
-    /// Options of the mount and of the filesystem.
+    /// Options of the mount and of the filesystem, and of ext4's own defaults those that matter here.
     pub options: Vec<String>,
     /// Free space and block size, if the system reports them.
     pub space: Option<FreeSpace>,
@@ -50,7 +56,7 @@ impl Filesystem {
 
     /// The mount option because of which a sync no longer empties the device's cache.
     pub fn flush_suppressed(&self) -> Option<&str> {
-        self.find(&["nobarrier", "barrier=0", "barrier=none"])
+        self.find(FLUSH_SUPPRESSED)
     }
 
     /// The mount option because of which a sync does nothing.
@@ -60,7 +66,7 @@ impl Filesystem {
 
     /// The mount option because of which direct writes go through the page cache.
     pub fn journals_data(&self) -> Option<&str> {
-        self.find(&["data=journal"])
+        self.find(DATA_JOURNALLED)
     }
 
     fn find(&self, wanted: &[&str]) -> Option<&str> {
@@ -81,7 +87,32 @@ pub(super) fn holding(roots: &Roots, path: &Path) -> Result<Filesystem, String> 
         text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point));
     // Of several mounts at one path, the later hides the earlier, and is the greater one here.
     let best = holding.max_by_key(depth);
-    best.ok_or_else(|| format!("{} shows no mount that holds {}", file.display(), path.display()))
+    let mut best = best.ok_or_else(|| {
+        format!("{} shows no mount that holds {}", file.display(), path.display())
+    })?;
+    let defaults = defaults(roots, &best);
+    let unseen: Vec<String> =
+        defaults.into_iter().filter(|option| !best.options.contains(option)).collect();
+    best.options.extend(unseen);
+    Ok(best)
+}
+
+/// The options that matter here and that ext4 has from its superblock (`tune2fs -o nobarrier` or `journal_data`).
+/// The table of mounts leaves out what equals these defaults; a file of ext4's own shows all that is in force.
+/// Where that cannot be read, there are none.
+fn defaults(roots: &Roots, filesystem: &Filesystem) -> Vec<String> {
+    if !matches!(filesystem.name.as_str(), "ext2" | "ext3" | "ext4") {
+        return Vec::new();
+    }
+    let device = roots.sys.join("dev/block").join(&filesystem.number).canonicalize().ok();
+    // The driver names its folder as sysfs names the device.
+    let options = device.as_deref().and_then(Path::file_name).and_then(|name| {
+        let file = roots.proc.join("fs/ext4").join(name).join("options");
+        std::fs::read_to_string(file).ok()
+    });
+    let matters =
+        |option: &&str| FLUSH_SUPPRESSED.contains(option) || DATA_JOURNALLED.contains(option);
+    options.unwrap_or_default().lines().filter(matters).map(str::to_string).collect()
 }
 
 /// One line: `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
@@ -174,6 +205,38 @@ mod tests {
         assert_eq!((found.journals_data(), found.flush_suppressed()), (Some("data=journal"), None));
         assert_eq!(parse("36 35 98:0"), None);
         assert_eq!(parse(""), None);
+    }
+
+    /// The story: `tune2fs -o nobarrier` was set on a filesystem over a volatile cache. The kernel leaves out of
+    /// the table of mounts what equals the superblock's defaults, so the doctor saw nothing, and every sync
+    /// stayed in the cache.
+    #[test]
+    fn options_that_ext4_has_by_its_superblocks_default_are_found() {
+        let (folder, roots) = mounts(
+            "30 27 259:1 / /data rw - ext4 /dev/root rw,discard\n\
+             31 27 259:2 / /xfs rw - xfs /dev/nvme0n1p2 rw\n\
+             32 27 259:3 / /unseen rw - ext4 /dev/nvme0n1p3 rw\n",
+        );
+        let options = |path: &str| {
+            let found = holding(&roots, Path::new(path)).expect("a mount");
+            (found.options.join(","), found.flush_suppressed().map(str::to_string))
+        };
+        assert_eq!(options("/data"), ("rw,discard".into(), None), "no such file");
+        let sys = folder.path().join("sys");
+        std::fs::create_dir_all(sys.join("dev/block")).expect("a folder");
+        for (number, name) in [("259:1", "nvme0n1p1"), ("259:2", "nvme0n1p2")] {
+            let device = sys.join("devices/nvme0n1").join(name);
+            std::fs::create_dir_all(&device).expect("a folder");
+            std::os::unix::fs::symlink(device, sys.join("dev/block").join(number)).expect("a link");
+            let shown = folder.path().join("proc/fs/ext4").join(name);
+            std::fs::create_dir_all(&shown).expect("a folder");
+            std::fs::write(shown.join("options"), "rw\nbsddf\nnobarrier\ndata=journal\ndiscard\n")
+                .expect("a file");
+        }
+        let expected = "rw,discard,nobarrier,data=journal".to_string();
+        assert_eq!(options("/data"), (expected, Some("nobarrier".into())));
+        assert_eq!(options("/xfs"), ("rw".into(), None), "another filesystem's file");
+        assert_eq!(options("/unseen"), ("rw".into(), None), "no such device");
     }
 
     #[test]

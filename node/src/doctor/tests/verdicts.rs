@@ -24,6 +24,27 @@ fn a_queue_that_hides_a_volatile_cache_justifies_no_mode_though_the_drive_is_not
     assert!(!bad(&report).is_empty());
 }
 
+/// The story: ext4's own default, of `tune2fs -o nobarrier`, is not in the table of mounts, and the doctor
+/// justified every mode but `device` over a volatile cache that no sync empties.
+#[test]
+fn a_superblock_that_disables_barriers_over_a_volatile_cache_justifies_no_mode() {
+    let machine = nvme_machine();
+    machine
+        .file(&format!("{NVME}/queue/write_cache"), "write back")
+        .file("proc/self/mountinfo", "30 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw");
+    let verdict = |machine: &Machine| {
+        let roots = Roots::below(&machine.root);
+        let found = filesystem::holding(&roots, &machine.root).expect("a mount");
+        let mut facts = facts(machine.stack("259:1"));
+        facts.filesystem.as_mut().expect("known").options = found.options;
+        report(facts).verdict
+    };
+    assert_eq!(verdict(&machine).mode, Some(Mode::Replicated));
+    machine.file("proc/fs/ext4/nvme0n1p1/options", "rw\nnobarrier");
+    assert_eq!(verdict(&machine).mode, None);
+    assert_eq!(verdict(&machine).of(Mode::Sync).refusals, [Reason::FlushSuppressed]);
+}
+
 #[test]
 fn each_single_flaw_refuses_device_and_is_named() {
     let flaw = |change: &dyn Fn(&mut Facts)| {

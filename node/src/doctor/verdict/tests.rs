@@ -269,6 +269,14 @@ fn typical_machines() {
         ("LVM on a protected drive", lvm, 3, false, replicated, &[Reason::LayeredDevice]),
         ("files restored from a backup", copied, 3, false, sync, &[Reason::ExtentsUnwritten]),
         ("the same, asserted", copied, 3, true, sync, &[Reason::ExtentsUnwritten]),
+        (
+            "ext4 that journals data",
+            Aspects { transfer: Transfer::Buffered, ..BEST },
+            3,
+            false,
+            replicated,
+            &[Reason::NotDirect],
+        ),
         ("no barriers", reckless, 3, false, None, &[Reason::FlushSuppressed]),
         (
             "a protected drive, no barriers",
