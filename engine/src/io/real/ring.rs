@@ -19,7 +19,7 @@ mod operation;
 use super::device::{FileDevice, Request, Submit, has_no_room};
 use crate::io::{AlignedBuf, Device};
 use io_uring::{IoUring, cqueue, opcode, types};
-use operation::{InFlight, Operation};
+use operation::{InFlight, Operation, never_began};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -38,6 +38,9 @@ const DEPTH: usize = 256;
 /// The most completions of one turn. Those that wait for them begin their next operations before
 /// the turn after it, so that the device is not idle while a hundred of them are served.
 const TURN: usize = 16;
+
+/// How often a start tries to have a first worker. A signal that is pending meanwhile ends one try.
+const WORKER_TRIES: usize = 8;
 
 /// A handle on the loop. The loop ends after its last handle and its last file are dropped.
 pub(super) struct Ring {
@@ -76,13 +79,14 @@ impl Queue {
 }
 
 impl Ring {
-    /// Makes a ring that has completed one read, and its loop. The caller runs [`RingLoop::run`].
+    /// Makes a ring that has completed one read and one sync, and its loop. The caller runs [`RingLoop::run`].
     ///
     /// # Errors
-    /// The system's error, if io_uring is forbidden or absent.
+    /// The system's error, if io_uring is forbidden or absent, or can make no worker.
     pub(super) fn new() -> io::Result<(Ring, RingLoop)> {
         let mut ring = build()?;
         try_read(&mut ring)?;
+        try_sync(&mut ring)?;
         let queue = Arc::new(Mutex::new(Queue::default()));
         let owner = Arc::new(Owner(queue.clone()));
         let (taken, in_flight) = (VecDeque::new(), InFlight::default());
@@ -145,6 +149,39 @@ fn try_read(ring: &mut IoUring) -> io::Result<()> {
     let done = ring.completion().next().ok_or_else(|| io::Error::other("no completion"))?;
     drop((ManuallyDrop::into_inner(zeros), ManuallyDrop::into_inner(buf)));
     result_of(&done).map(drop)
+}
+
+/// Tries one sync, which no kernel does without a worker. So the thread's first worker is made before anything depends on
+/// it. Where none can be made at all, for instance because the user has too many processes, io_uring is of no use.
+fn try_sync(ring: &mut IoUring) -> io::Result<()> {
+    let zeros = File::open("/dev/zero")?;
+    let sync = opcode::Fsync::new(types::Fd(zeros.as_raw_fd())).build();
+    for _ in 0..WORKER_TRIES {
+        // SAFETY: the operation has no buffer. The kernel has a reference of its own to the file once it has the entry,
+        // and until then the file is open: an entry that the kernel did not take is gone with the ring, which the
+        // caller drops after an error.
+        unsafe { ring.submission().push(&sync) }.map_err(io::Error::other)?;
+        let done = loop {
+            // A signal ends the wait, and not the operation.
+            if let Err(error) = ring.submit_and_wait(1)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                return Err(error);
+            }
+            if let Some(done) = ring.completion().next() {
+                break done;
+            }
+        };
+        match result_of(&done) {
+            Err(error) if never_began(&error) => {}
+            // This file cannot be synced, as a worker has found.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(()),
+            result => return result.map(drop),
+        }
+    }
+    Err(io::Error::other(
+        "the kernel makes no worker for it: raise the user's limit of processes (RLIMIT_NPROC, TasksMax)",
+    ))
 }
 
 fn result_of(completion: &cqueue::Entry) -> io::Result<usize> {
@@ -286,7 +323,7 @@ impl RingLoop {
 
     /// Takes completions and answers their operations. Returns whether it put the rest of any into
     /// the submission queue, and whether others should run first: there are more completions, or the
-    /// kernel had no room.
+    /// kernel had no room or no worker.
     fn complete(&mut self) -> (bool, bool) {
         let (mut continued, mut later) = (Vec::new(), false);
         let (_, _, mut completions) = self.ring.split();
@@ -294,7 +331,7 @@ impl RingLoop {
             let slot = completion.user_data() as usize;
             let operation = self.in_flight.take(slot);
             let result = result_of(&completion);
-            later |= result.as_ref().is_err_and(has_no_room);
+            later |= result.as_ref().is_err_and(|error| has_no_room(error) || never_began(error));
             if let Some(rest) = operation.and_then(|it| it.advance(result)) {
                 continued.push(rest);
             }
