@@ -14,6 +14,8 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
 /// About what a key of 24 bytes takes in a checkpoint.
 const INDEX_BYTES_PER_KEY: u64 = 52;
+/// About what such a key takes in memory, by measurement (docs/performance.md, index).
+const MEMORY_BYTES_PER_KEY: u64 = 65;
 /// The part of a checkpoint area that keys may take, in percent: the rest is for the log.
 pub(crate) const STATE_PERCENT: u64 = 60;
 /// The least and the most of the total that a checkpoint area is: a fiftieth still holds the records
@@ -156,6 +158,13 @@ impl Geometry {
         Ok(Ok(to))
     }
 
+    /// About the memory that the keys take when as many are in a checkpoint area of this size as puts may bring there,
+    /// if they have 24 bytes. Shorter ones take up to a sixth more, longer ones less.
+    pub fn keys_memory_bytes(checkpoint_bytes: u64) -> u64 {
+        let keys = checkpoint_bytes / 100 * STATE_PERCENT / INDEX_BYTES_PER_KEY;
+        keys.saturating_mul(MEMORY_BYTES_PER_KEY)
+    }
+
     /// Bytes of the areas that grow: data and both checkpoints.
     pub fn growing_bytes(&self) -> u64 {
         self.data_bytes + 2 * self.checkpoint_bytes
@@ -272,6 +281,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_keys_of_a_full_area_take_a_quarter_more_memory_than_their_part_of_it() {
+        for checkpoint_bytes in [MIB, 1 << 30, Geometry::MAX_TOTAL_BYTES] {
+            let part = checkpoint_bytes / 100 * STATE_PERCENT;
+            let memory = Geometry::keys_memory_bytes(checkpoint_bytes);
+            assert!((part + part / 5..=part + part / 4).contains(&memory), "{checkpoint_bytes}");
+        }
+        assert_eq!(Geometry::keys_memory_bytes(0), 0);
     }
 
     #[test]

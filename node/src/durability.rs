@@ -46,6 +46,7 @@ impl Durability {
             size_bytes: Some(config.storage.size_bytes),
             contract_asserted: config.storage.assert_device_contract,
             window: SyncWindow::of(&config.storage),
+            memory: None,
         };
         let report = doctor::examine(&config.data_directory, plan)?;
         let durability = Durability::judged(config.mode, &report)?;
@@ -176,8 +177,8 @@ mod tests {
         change: impl Fn(&mut doctor::Aspects),
     ) -> Report {
         let directory = tempfile::tempdir().expect("a folder");
-        let plan =
-            Plan { voters, size_bytes: None, contract_asserted, window: SyncWindow::default() };
+        let window = SyncWindow::default();
+        let plan = Plan { voters, size_bytes: None, contract_asserted, window, memory: None };
         let mut report = doctor::examine(directory.path(), plan).expect("a folder");
         report.aspects = doctor::Aspects {
             kernel_supported: true,

@@ -6,7 +6,7 @@ use super::output::{Output, table};
 use super::server_options::ServerOptions;
 use cairn_node::NodeConfig;
 use cairn_node::config::parse_size;
-use cairn_node::doctor::{Plan, Report, examine};
+use cairn_node::doctor::{MemoryPlan, Plan, Report, examine};
 use cairn_node::promise::SyncWindow;
 use clap::Args;
 use serde_json::Value;
@@ -81,6 +81,7 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan, Option<NodeConfig>)>
         window: config
             .as_ref()
             .map_or_else(SyncWindow::default, |config| SyncWindow::of(&config.storage)),
+        memory: config.as_ref().and_then(MemoryPlan::of),
     };
     Ok((directory, plan, config))
 }

@@ -35,8 +35,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    Backups, ClientThreads, Handshaker, address_of, bind, serve_clients, serve_peers,
-    serve_watchers, watch_delay, watch_device, watch_failure_domains,
+    Backups, ClientThreads, Handshaker, address_of, bind, memory_shortage, serve_clients,
+    serve_peers, serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -343,7 +343,18 @@ async fn assemble(
     backups.run(&parts, backup_status);
     let clients = serve_clients(clients, parts.clone(), service.clone(), handshaker);
     let clients = client_threads.handle().spawn(clients);
-    let Parts { config, durability, tls, .. } = &parts;
+    announce(&parts);
+    let Parts { config, durability, .. } = &parts;
+    info!(node = %parts.replica.node_id(), cluster = %config.cluster, mode = %durability.words(), client = %client_address,
+          peer = %peer_address, "serving");
+    let running = Running { stop, clients, _client_threads: client_threads, backups, others };
+    let running = Mutex::new(Some(running));
+    Ok(Node { parts, service, running })
+}
+
+/// Says in the log what the node promises, and what that relies on.
+fn announce(parts: &Parts) {
+    let Parts { config, durability, tls, .. } = parts;
     match tls {
         Some(tls) => {
             info!(name = %tls.name(), "every connection needs a certificate of this cluster")
@@ -359,11 +370,9 @@ async fn assemble(
     for reason in &durability.warnings {
         warn!(mode = %durability.mode, "the mode's promise relies on something that the machine does not show: {}", reason.sentence());
     }
-    info!(node = %parts.replica.node_id(), cluster = %config.cluster, mode = %durability.words(), client = %client_address,
-          peer = %peer_address, "serving");
-    let running = Running { stop, clients, _client_threads: client_threads, backups, others };
-    let running = Mutex::new(Some(running));
-    Ok(Node { parts, service, running })
+    if let Some(shortage) = memory_shortage(config) {
+        warn!("keys may outgrow memory, on all members alike: {shortage}");
+    }
 }
 
 /// Whether the directory was formatted, and belonged to no cluster since.

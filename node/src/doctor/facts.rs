@@ -3,6 +3,7 @@
 use super::device::{self, Layer, Medium};
 use super::filesystem::{self, Filesystem};
 use super::kernel::Kernel;
+use super::memory::{self, MemoryLimit};
 use super::nvme::NvmeFacts;
 use super::{Error, Roots};
 use cairn_engine::io::{self, Extents, FileKind, FileProbe};
@@ -62,6 +63,10 @@ pub struct Facts {
     /// How the filesystem treats the files of a data directory, or else a new file; or why that
     /// could not be tried.
     pub files: Result<FileProbe, Unprobed>,
+    /// The memory that a process started here may use, or why it is not known.
+    pub memory: Result<MemoryLimit, String>,
+    /// The size of a checkpoint area, if there is one.
+    pub checkpoint_bytes: Option<u64>,
 }
 
 impl Facts {
@@ -80,7 +85,17 @@ impl Facts {
             Err(_) => Err("the filesystem is not known".into()),
         };
         let files = probe(&location);
-        Ok(Facts { kernel: Kernel::read(roots), location, filesystem, stack, files })
+        let formatted = location.state == State::Formatted;
+        let checkpoint = formatted.then(|| memory::checkpoint_bytes(&location.examined));
+        Ok(Facts {
+            kernel: Kernel::read(roots),
+            memory: memory::limit(roots),
+            checkpoint_bytes: checkpoint.flatten(),
+            location,
+            filesystem,
+            stack,
+            files,
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use super::device::{Layer, Medium};
 use super::facts::{Facts, State};
 use super::filesystem::{Filesystem, FilesystemKind};
 use super::verdict::Atomicity;
+use super::{MemoryLimit, Plan};
 use crate::config::{format_rounded, format_size};
 use cairn_engine::io::{self, FileProbe};
 use serde::Serialize;
@@ -68,12 +69,13 @@ const fn good_if(good: bool) -> Grade {
     if good { Grade::Good } else { Grade::Bad }
 }
 
-pub(super) fn findings(facts: &Facts, size_bytes: Option<u64>) -> Vec<Finding> {
+pub(super) fn findings(facts: &Facts, plan: &Plan) -> Vec<Finding> {
     let mut all = vec![directory(facts)];
     all.extend(kernel(facts));
     all.extend(filesystem(facts));
     all.extend(files(facts));
-    all.push(space(facts, size_bytes));
+    all.push(space(facts, plan.size_bytes));
+    all.push(memory(facts, plan));
     match &facts.stack {
         Ok(layers) => all.extend(layers.iter().flat_map(layer)),
         Err(reason) => all.push(finding(
@@ -236,6 +238,25 @@ fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
         _ => (format!("{shown} free"), Grade::Neutral),
     };
     finding("space", value, grade, why)
+}
+
+fn memory(facts: &Facts, plan: &Plan) -> Finding {
+    let why = "all keys are in memory; where a full directory outgrows it, the kernel kills all members alike, at each start again";
+    let limit = match &facts.memory {
+        Ok(limit) => limit,
+        Err(reason) => {
+            return finding("memory", format!("{UNKNOWN}: {reason}"), Grade::Neutral, why);
+        }
+    };
+    let planned = plan.memory.map(|plan| plan.with_existing(facts.checkpoint_bytes));
+    match planned.map(|plan| plan.compared(limit)) {
+        Some(Ok(enough)) => finding("memory", enough, Grade::Good, why),
+        Some(Err(short)) => finding("memory", short, Grade::Bad, why),
+        None => {
+            let MemoryLimit { bytes, of } = limit;
+            finding("memory", format!("{} ({of})", format_rounded(*bytes)), Grade::Neutral, why)
+        }
+    }
 }
 
 fn layer(layer: &Layer) -> Vec<Finding> {

@@ -4,7 +4,7 @@
 //! ```text
 //! /proc, /sys, /dev, probes ──► facts ──► aspects ──► verdict
 //!   device filesystem nvme kernel  │                     │
-//!                                  └──► findings ──► report: findings, reasons, verdict
+//!   memory                         └──► findings ──► report: findings, reasons, verdict
 //! ```
 //!
 //! What holds here: the doctor changes nothing on the machine. What cannot be read counts as
@@ -17,6 +17,7 @@ mod filesystem;
 mod findings;
 mod kernel;
 mod medium;
+mod memory;
 mod nvme;
 mod reason;
 mod report;
@@ -27,6 +28,7 @@ pub use facts::{Facts, Location, State, Unprobed};
 pub use filesystem::{Filesystem, FilesystemKind};
 pub use findings::{Finding, Grade};
 pub use kernel::Kernel;
+pub use memory::{MemoryLimit, MemoryPlan};
 pub use nvme::{NvmeFacts, NvmePower};
 pub use reason::{ASSERTION, Reason};
 pub use report::Report;
@@ -72,6 +74,8 @@ pub struct Plan {
     pub contract_asserted: bool,
     /// How much a background sync may be behind.
     pub window: SyncWindow,
+    /// What the node is to keep in memory, if known.
+    pub memory: Option<MemoryPlan>,
 }
 
 /// Why a location cannot be examined.
@@ -114,6 +118,13 @@ pub fn observe(directory: &Path) -> Observation {
         cache: layers.map(|layers| aspects::cache(&layers)),
         mapping: facts::extents(directory).map(aspects::mapping),
     }
+}
+
+/// What a node with this plan in this directory lacks of memory once the directory is full of keys, and the way out;
+/// `None` if it lacks nothing, or if the memory is not known.
+pub fn memory_shortage(directory: &Path, plan: MemoryPlan) -> Option<String> {
+    let limit = memory::limit(&Roots::default()).ok()?;
+    plan.with_existing(memory::checkpoint_bytes(directory)).compared(&limit).err()
 }
 
 /// What each device below this directory reports about its own history, from the top. The texts

@@ -33,7 +33,7 @@ impl Report {
 
     /// The findings, one per line.
     pub fn findings(&self) -> Vec<Finding> {
-        findings(&self.facts, self.plan.size_bytes)
+        findings(&self.facts, &self.plan)
     }
 
     fn warnings(&self) -> &[Reason] {

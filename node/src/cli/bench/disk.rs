@@ -112,6 +112,7 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
         size_bytes: Some(size_bytes),
         contract_asserted: false,
         window: cairn_node::promise::SyncWindow::default(),
+        memory: None,
     };
     let machine = doctor::examine(&args.dir, planned)?;
     if let Ok(filesystem) = &machine.facts.filesystem

@@ -29,8 +29,8 @@ pub mod backups {
 }
 
 pub(super) use here::{
-    Backups, ClientThreads, Handshaker, address_of, bind, durability, serve_clients, serve_peers,
-    serve_watchers, watch_delay, watch_device, watch_failure_domains,
+    Backups, ClientThreads, Handshaker, address_of, bind, durability, memory_shortage,
+    serve_clients, serve_peers, serve_watchers, watch_delay, watch_device, watch_failure_domains,
 };
 
 use crate::config::NodeConfig;

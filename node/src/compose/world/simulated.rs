@@ -217,6 +217,11 @@ pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, 
     Ok(Durability::unexamined(config))
 }
 
+/// No simulated machine has too little memory.
+pub(in crate::compose) fn memory_shortage(_config: &NodeConfig) -> Option<String> {
+    None
+}
+
 pub(super) fn from_files(_config: &NodeConfig) -> Result<Environment, Error> {
     Err(Error::Platform(
         "the simulation has no files: give the node its parts, or build it without --cfg madsim"

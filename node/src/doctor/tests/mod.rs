@@ -104,12 +104,14 @@ fn facts(stack: Result<Vec<Layer>, String>) -> Facts {
             extents: Some(Extents { written_bytes: 1 << 20, ..Extents::default() }),
             transfer: Ok(()),
         }),
+        memory: Ok(MemoryLimit { bytes: 64 << 30, of: "the machine" }),
+        checkpoint_bytes: None,
     }
 }
 
 fn plan(size_bytes: Option<u64>) -> Plan {
     let window = crate::promise::SyncWindow::default();
-    Plan { voters: 3, size_bytes, contract_asserted: false, window }
+    Plan { voters: 3, size_bytes, contract_asserted: false, window, memory: None }
 }
 
 fn report(facts: Facts) -> Report {
@@ -179,6 +181,30 @@ fn free_space_is_compared_with_the_planned_size() {
     assert_eq!(space(Some(10 << 30)).grade, Grade::Good);
     let short = space(Some(2 << 40));
     assert_eq!((short.grade, short.value.as_str()), (Grade::Bad, "1TiB free for 2TiB"));
+}
+
+#[test]
+fn memory_is_compared_with_what_a_full_directory_needs() {
+    let memory = |planned: Option<u64>, made: Option<u64>, limit| {
+        let of_plan = |checkpoint_bytes| MemoryPlan { checkpoint_bytes, budget_bytes: 448 << 20 };
+        let plan = Plan { memory: planned.map(of_plan), ..plan(None) };
+        let stack = nvme_machine().stack("259:1");
+        let facts = Facts { memory: limit, checkpoint_bytes: made, ..facts(stack) };
+        let findings = Report::new(facts, plan).findings();
+        findings.into_iter().find(|finding| finding.name == "memory").expect("a finding")
+    };
+    let limit = || Ok(MemoryLimit { bytes: 4 << 30, of: "its control group" });
+    assert_eq!(memory(Some(1 << 30), None, limit()).grade, Grade::Good);
+    let short = memory(Some(9 << 30), None, limit());
+    assert!(short.value.contains("storage.value_size"), "{short:?}");
+    assert_eq!(short.grade, Grade::Bad);
+    assert_eq!(memory(Some(1 << 30), Some(9 << 30), limit()), short, "as the directory was made");
+    let unplanned = memory(None, Some(9 << 30), limit());
+    assert_eq!(
+        (unplanned.grade, unplanned.value.as_str()),
+        (Grade::Neutral, "4GiB (its control group)")
+    );
+    assert_eq!(memory(Some(9 << 30), None, Err("no meminfo".into())).grade, Grade::Neutral);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::files::Progress;
 use super::{Environment, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::admission::memory::{Budget, Pace};
 use crate::config::NodeConfig;
+use crate::doctor::MemoryPlan;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
@@ -269,6 +270,11 @@ pub(in crate::compose) fn watch_failure_domains(parts: &Parts) -> Option<JoinHan
 
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Durability::of(config)
+}
+
+/// What this machine lacks of memory once the directory is full of keys.
+pub(in crate::compose) fn memory_shortage(config: &NodeConfig) -> Option<String> {
+    crate::doctor::memory_shortage(&config.data_directory, MemoryPlan::of(config)?)
 }
 
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
