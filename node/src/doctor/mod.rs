@@ -120,10 +120,15 @@ pub fn observe(directory: &Path) -> Observation {
     }
 }
 
+/// The memory that this process may use; `None` if that is not known.
+pub fn memory_limit() -> Option<MemoryLimit> {
+    memory::limit(&Roots::default()).ok()
+}
+
 /// What a node with this plan in this directory lacks of memory once the directory is full of keys, and the way out;
 /// `None` if it lacks nothing, or if the memory is not known.
 pub fn memory_shortage(directory: &Path, plan: MemoryPlan) -> Option<String> {
-    let limit = memory::limit(&Roots::default()).ok()?;
+    let limit = memory_limit()?;
     plan.with_existing(memory::checkpoint_bytes(directory)).compared(&limit).err()
 }
 

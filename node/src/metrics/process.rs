@@ -1,8 +1,10 @@
-//! What the kernel says of this process, by the names that all programs use (`process_…`).
+//! What the kernel says of this process, by the names that all programs use (`process_…`), and the memory that it may
+//! use, for which there is no such name.
 //!
 //! What holds here: what cannot be read is left out.
 
 use super::out::Out;
+use crate::doctor::memory_limit;
 use crate::platform::descriptors;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -46,6 +48,11 @@ impl Collector for Process {
             if let Some(threads) = number(&status, "Threads:") {
                 out.gauge("process_threads", "Threads", threads)?;
             }
+        }
+        if let Some(limit) = memory_limit() {
+            let help =
+                "Memory that the process may use: of the machine, or less by its control group";
+            out.bytes("cairn_memory_limit", help, limit.bytes)?;
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             out.gauge("process_open_fds", "Open descriptors", open.count() as u64)?;

@@ -102,6 +102,7 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
         ("cairn_build_info", "gauge"),
         ("process_cpu_seconds_total", "counter"),
         ("process_resident_memory_bytes", "gauge"),
+        ("cairn_memory_limit_bytes", "gauge"),
         ("process_start_time_seconds", "gauge"),
         ("process_open_fds", "gauge"),
     ] {
@@ -121,7 +122,8 @@ async fn metrics_follow_the_conventions_and_count_what_happened() {
     for owner in ["requests", "reads", "value_cache", "log_cache"] {
         value(&format!("cairn_memory_bytes{{owner=\"{owner}\"}}"));
     }
-    assert!(value("process_resident_memory_bytes") > 0.0);
+    let resident = value("process_resident_memory_bytes");
+    assert!(resident > 0.0 && resident < value("cairn_memory_limit_bytes"), "{text}");
     assert!((value("cairn_sync_interval_seconds") - 1.0).abs() < 1e-9, "{text}");
     for text in &texts {
         let line =

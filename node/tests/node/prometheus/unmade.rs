@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// Each with the reason.
-pub const ALERTS: [(&str, &str); 2] = [
+pub const ALERTS: [(&str, &str); 3] = [
     (
         MIXED,
         "it needs two releases, and there is one: the build of the next version has the same release",
@@ -23,9 +23,15 @@ pub const ALERTS: [(&str, &str); 2] = [
         "applying waits for no disk: a member has to lack entries for seconds while it hears its leader, as while a large \
          state comes over a slow link, and the tests' links are fast",
     ),
+    (
+        MEMORY,
+        "it needs a control group that a node almost fills: the kernel would kill the node on some machines before the \
+         alert fires",
+    ),
 ];
 const MIXED: &str = "CairnMixedVersions";
 const LATE: &str = "CairnAppliesLate";
+const MEMORY: &str = "CairnMemoryNearlyFull";
 
 /// A sample of a node that has this name: the name with its labels, and its value.
 fn sample<'t>(text: &'t str, name: &str) -> (&'t str, &'t str) {
@@ -126,5 +132,13 @@ async fn alerts_without_a_cause_here_fire_by_what_a_node_serves_with_another_val
     for (value, fires) in [(own.as_str(), None), ("11", Some(labels.as_str()))] {
         let series = [(of_job(lag, "a"), value.to_owned())];
         Expected { alert: LATE, series: &series, after_m: 7, fires }.check(folder.path());
+    }
+
+    let (resident, held) = sample(&text, "process_resident_memory_bytes");
+    let (limit, own) = sample(&text, "cairn_memory_limit_bytes");
+    for (value, fires) in [(own, None), (held, Some(labels.as_str()))] {
+        let series = [(of_job(resident, "a"), held), (of_job(limit, "a"), value)];
+        let series = series.map(|(series, value)| (series, value.to_owned()));
+        Expected { alert: MEMORY, series: &series, after_m: 7, fires }.check(folder.path());
     }
 }
