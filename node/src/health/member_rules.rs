@@ -309,7 +309,8 @@ mod tests {
     /// The story: while every put was refused, `cairn health` warned that the disk was nearly full.
     #[test]
     fn a_leader_that_refuses_puts_for_lack_of_space_is_critical_and_a_full_follower_is_not() {
-        let with = |role, change: fn(&mut StorageStatus)| {
+        type Change = fn(&mut StorageStatus);
+        let with = |role, change: Change| {
             let full = |node: &mut NodeStatus| {
                 node.role = role;
                 let storage = node.storage.as_mut().expect("it has one");
@@ -322,7 +323,7 @@ mod tests {
         let keys = |storage: &mut StorageStatus| {
             storage.index_bytes = storage.index_limit_bytes;
         };
-        let cases: [(fn(&mut StorageStatus), Kind); 2] =
+        let cases: [(Change, Kind); 2] =
             [(values, Kind::DataNearlyFull), (keys, Kind::KeysNearlyFull)];
         for (change, kind) in cases {
             let (severity, line) = with(Role::Leader, change);
