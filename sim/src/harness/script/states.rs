@@ -186,6 +186,7 @@ async fn snapshot_replaces_it(mut stage: Stage) -> Played {
 /// A member that lost acknowledged entries is asked for its state again and again while it recovers, and
 /// has to refuse; then for what changed since the state that it sent before.
 async fn member_recovers(mut stage: Stage) -> Played {
+    stage.bulk().await?;
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
