@@ -76,12 +76,16 @@ fn the_example_configuration_is_accepted() {
         ]
         .concat(),
     );
+    // Who may do what is for the reader to say.
+    let (valid, warning) = ran.stdout.split_once('\n').expect("two lines");
     assert_eq!(
-        (ran.code, ran.stdout.trim()),
+        (ran.code, valid),
         (0, "valid: member 1 of example, mode sync, configured, TLS as cairn://example/member/1"),
         "{}",
         ran.stderr
     );
+    assert!(warning.starts_with("warning: `access` is not configured: "), "{warning}");
+    assert_eq!(warning.lines().count(), 1, "{warning}");
 }
 
 #[test]

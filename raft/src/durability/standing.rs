@@ -137,7 +137,7 @@ pub(crate) enum Refusal {
     #[error("this member is recovering, and takes entries once the leader has agreed to help it")]
     NotHelped,
     #[error(
-        "this member is kept from leading for a while, by an operator or since nobody took its entries"
+        "an operator keeps this member from leading, or it stays away for a while since nobody took its entries"
     )]
     Drained,
     #[error("this member is being stopped")]

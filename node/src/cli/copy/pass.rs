@@ -231,6 +231,8 @@ mod tests {
         assert_eq!(known.step(b"e", (1, 12)), Step::Unchanged);
         // It came back.
         assert_eq!(known.step(b"b", (2, 22)), ABSENT);
+        // `d` is gone at the source, and its other value stays.
+        assert_eq!(known.gone(), Gone { written: Vec::new(), left: 1 });
         assert_eq!(known.gone(), Gone::default());
     }
 
