@@ -429,6 +429,7 @@ fn replica_config(
         log_retain_bytes: config.storage.log_retain_bytes.min(most),
         log_retain_entries: config.storage.log_retain_entries,
         checkpoint_bytes: defaults.checkpoint_bytes.min(most),
+        largest_entry_bytes: config.limits.max_request_bytes as u64,
         max_sessions: config.limits.max_sessions,
         seeds: config.join.clone(),
         scrub_rate_bytes: config.scrub.rate_bytes,

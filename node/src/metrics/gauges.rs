@@ -100,7 +100,7 @@ impl Collector for NodeGauges {
         let learners_help = "Members that do not vote, as this node knows them";
         out.gauge("learners", learners_help, learners as u64)?;
         let drained = self.replica.drained_for().is_some();
-        out.flag("drained", "1 while an operator keeps this node from leading", drained)?;
+        out.flag("drained", "1 while this node is kept from leading, by an operator or since nobody took its entries", drained)?;
         let now = in_force(&self.replica, engine.mode);
         let shared = failure_domains::exceptions(&self.replica, now, SyncWindow::default());
         let shared_help =

@@ -42,6 +42,8 @@ pub struct ReplicaConfig {
     pub maintenance_ms: u64,
     /// At most this many entries in one append message; the byte bound is fixed.
     pub append_max_entries: u64,
+    /// The largest entry that clients may write, in bytes.
+    pub largest_entry_bytes: u64,
     /// The number of clients whose results are kept, so that a retried write is not applied twice.
     pub max_sessions: usize,
     /// The scrubber reads at most this many bytes a second.
@@ -74,6 +76,7 @@ impl ReplicaConfig {
             checkpoint_bytes: 1 << 30,
             maintenance_ms: 200,
             append_max_entries: 512,
+            largest_entry_bytes: 4 << 20,
             max_sessions: 10_000,
             scrub_rate_bytes: 10 << 20,
             scrub_cycle: Duration::from_secs(30 * 24 * 3600),

@@ -6,25 +6,28 @@
 //!
 //! What holds here:
 //! - A leader is *stuck* if it has an entry that is not committed, and neither the commit index nor the
-//!   log of another voter has advanced for [`LIMIT`], or for longer where elections are slow. A
-//!   follower that catches up, however slowly, makes nobody stuck.
-//! - A stuck leader gives leadership up if the others can elect one without it, and leaves elections to
-//!   them for a while. Else it leads on, since nobody else could: it still serves reads.
-//! - Checks are counted, not time, as in [`check_quorum`](super::check_quorum).
+//!   log of another voter that lacks the next entry to commit has advanced for [`LIMIT`], or for longer
+//!   where entries are large or elections slow. A follower that catches up, however slowly, or takes
+//!   a snapshot, makes nobody stuck.
+//! - A stuck leader gives leadership up if the others can elect one without it that needs no snapshot
+//!   for the others to commit, and leaves elections to them for a while. Else it leads on, since
+//!   nobody else could: it still serves reads.
+//! - The time in which this process did not run does not count.
 //! - Safety does not rest on this: what was not committed may be lost in any election.
 
 use crate::core::config::ReplicaConfig;
 use crate::core::ids::NodeId;
 use crate::core::quorum::is_quorum;
-use crate::core::types::{TypeConfig, engine_log_id};
+use crate::core::types::TypeConfig;
 use crate::transport::Answer;
+use crate::transport::wire::transfer_time;
 use cairn_engine::LogId;
 use openraft::{RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A leader is stuck after so long without progress, or after [`ELECTIONS`] of the longest election
-/// timeouts. A follower has that long to take what one request holds.
+/// A leader is stuck after so long without progress, beside the time that the largest entry is on its
+/// way; or after [`ELECTIONS`] of the longest election timeouts, if that is longer.
 const LIMIT: Duration = Duration::from_secs(10);
 const ELECTIONS: u32 = 6;
 
@@ -36,7 +39,9 @@ pub(crate) const STAYS_AWAY: Duration = Duration::from_secs(30);
 pub(crate) struct Position {
     term: u64,
     committed: Option<u64>,
-    /// The other voters, and where their logs agree with the leader's.
+    /// The other voters, and where their logs agree with the leader's; at most the next entry to
+    /// commit. The story: of five voters one took each entry and three took none, and that one's
+    /// progress hid that nothing was committed.
     matched: BTreeMap<NodeId, Option<u64>>,
 }
 
@@ -45,49 +50,87 @@ impl Position {
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>) -> Option<Position> {
         let replication = metrics.replication.as_ref()?;
         let committed = metrics.cluster_committed.as_ref().map(|id| id.index());
-        if metrics.state != ServerState::Leader || metrics.last_log_index <= committed {
+        let last = metrics.last_log_index.filter(|last| Some(*last) > committed)?;
+        if metrics.state != ServerState::Leader {
             return None;
         }
+        let next = next_to_commit(metrics, committed.map_or(0, |index| index + 1), last);
         let others = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
-        let matched = |id| (id, replication.get(&id).cloned().flatten().map(|log| log.index()));
+        let matched = |id| {
+            let log = replication.get(&id).cloned().flatten();
+            (id, log.map(|log| log.index().min(next)))
+        };
         let matched: BTreeMap<_, _> = others.map(matched).collect();
         let term = metrics.current_term;
         (!matched.is_empty()).then_some(Position { term, committed, matched })
     }
 }
 
-/// For how many checks in a row a leader has been where it is.
+/// The first entry from `low` to `high` that a quorum makes committed: of earlier terms none is (Raft,
+/// section 5.4.2).
+fn next_to_commit(metrics: &RaftMetrics<TypeConfig>, mut low: u64, mut high: u64) -> u64 {
+    let is_own = |index| {
+        let id = metrics.log_id_list.get(index);
+        id.is_some_and(|id| id.committed_leader_id().term == metrics.current_term)
+    };
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match is_own(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
+}
+
+/// For how long a leader has been where it is.
 #[derive(Default)]
 pub(crate) struct CommitProgress {
     seen: Option<Position>,
-    checks: u32,
+    still: Duration,
+    /// How long that was when it last tried to leave.
+    tried: Duration,
 }
 
 impl CommitProgress {
-    /// One more check. Returns for how many in a row nothing has advanced.
-    pub(crate) fn check(&mut self, position: Option<Position>) -> u32 {
-        self.checks = match position.is_some() && self.seen == position {
-            true => self.checks.saturating_add(1),
-            false => 0,
-        };
+    /// One more check, so long after the last one. Returns for how long nothing has advanced.
+    pub(crate) fn check(&mut self, position: Option<Position>, passed: Duration) -> Duration {
+        match position.is_some() && self.seen == position {
+            true => self.still += passed,
+            false => (self.still, self.tried) = (Duration::ZERO, Duration::ZERO),
+        }
         self.seen = position;
-        self.checks
+        self.still
+    }
+
+    /// Whether it is time to leave, once in each `limit`.
+    pub(crate) fn is_due(&mut self, limit: Duration) -> bool {
+        let is_due = self.still >= self.tried.saturating_add(limit);
+        if is_due {
+            self.tried = self.still;
+        }
+        is_due
     }
 }
 
-/// After how many checks without progress a leader is stuck.
-pub(crate) fn stuck_checks(config: &ReplicaConfig) -> u32 {
+/// After how long without progress a leader is stuck.
+pub(crate) fn stuck_after(config: &ReplicaConfig) -> Duration {
     let elections = Duration::from_millis(config.election_max_ms).saturating_mul(ELECTIONS);
-    let checks = LIMIT.max(elections).as_millis() / u128::from(config.maintenance_ms.max(1));
-    u32::try_from(checks).unwrap_or(u32::MAX).max(1)
+    elections.max(LIMIT + transfer_time(config.largest_entry_bytes))
+}
+
+/// The most that counts between two checks. A turn may wait for a hand-over.
+pub(crate) fn longest_turn(config: &ReplicaConfig) -> Duration {
+    let (turn, hand_over) = (config.maintenance_ms, config.election_min_ms);
+    Duration::from_millis(turn.saturating_mul(5).saturating_add(hand_over.saturating_mul(3)))
 }
 
 /// What decides an election, of one member that answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Voter {
-    pub(crate) last: Option<LogId>,
-    pub(crate) recovering: bool,
-    pub(crate) may_lead: bool,
+    last: Option<LogId>,
+    recovering: bool,
+    may_lead: bool,
 }
 
 impl From<&Answer> for Voter {
@@ -97,23 +140,21 @@ impl From<&Answer> for Voter {
     }
 }
 
-/// Whether the others can elect a leader that has everything through `committed`, without this one.
+/// Whether the others can elect a leader that has everything through `committed`, without this one, and
+/// commit then: whoever ends before what this member `purged` needs a snapshot first.
 pub(crate) fn others_can_elect(
     configurations: &[BTreeSet<NodeId>],
     committed: Option<LogId>,
+    purged: Option<LogId>,
     others: &BTreeMap<NodeId, Voter>,
 ) -> bool {
     let candidates = others.values().filter(|one| one.may_lead && one.last >= committed);
     let elects = |candidate: &Voter| {
-        let votes = others.iter().filter(|(_, one)| !one.recovering && one.last <= candidate.last);
+        let may = |one: &Voter| !one.recovering && one.last <= candidate.last && one.last >= purged;
+        let votes = others.iter().filter(|(_, one)| may(one));
         is_quorum(configurations, &votes.map(|(id, _)| *id).collect())
     };
     candidates.into_iter().any(elects)
-}
-
-/// Through which entry a leader has committed.
-pub(crate) fn committed(metrics: &RaftMetrics<TypeConfig>) -> Option<LogId> {
-    metrics.cluster_committed.as_ref().map(engine_log_id)
 }
 
 #[cfg(test)]
@@ -123,6 +164,7 @@ mod tests {
 
     const TWO: NodeId = NodeId::new(2, 2);
     const THREE: NodeId = NodeId::new(3, 3);
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn position(
         term: u64,
@@ -137,7 +179,7 @@ mod tests {
     #[test]
     fn a_leader_is_where_it_was_if_nothing_advances_and_something_is_to_be_committed() {
         let mut progress = CommitProgress::default();
-        // (where it is, for how many checks)
+        // (where it is, for how many seconds)
         let checks = [
             (position(4, 7, None, None), 0),
             (position(4, 7, None, None), 1),
@@ -157,21 +199,36 @@ mod tests {
             (position(7, 8, None, None), 0),
             (position(7, 8, None, None), 1),
         ];
-        for (number, (position, checks)) in checks.into_iter().enumerate() {
-            assert_eq!(progress.check(position), checks, "check {number}");
+        for (number, (position, seconds)) in checks.into_iter().enumerate() {
+            assert_eq!(progress.check(position, SECOND), SECOND * seconds, "check {number}");
         }
     }
 
     #[test]
-    fn a_leader_is_stuck_after_ten_seconds_of_checks_or_six_elections() {
-        let config = |election_max_ms, maintenance_ms| {
-            let usual = ReplicaConfig::new(Mode::Replicated, BTreeMap::new());
-            stuck_checks(&ReplicaConfig { election_max_ms, maintenance_ms, ..usual })
+    fn it_is_time_to_leave_once_in_each_limit() {
+        let (mut progress, limit) = (CommitProgress::default(), SECOND * 3);
+        let mut due = |position: &Option<Position>| {
+            progress.check(position.clone(), SECOND);
+            progress.is_due(limit)
         };
-        assert_eq!(config(1_000, 200), 50);
-        assert_eq!(config(10_000, 200), 300);
-        assert_eq!(config(1_000, 0), 10_000);
-        assert_eq!(config(u64::MAX, 1), u32::MAX);
+        let here = position(4, 7, None, None);
+        let seen: Vec<bool> = (0..8).map(|_| due(&here)).collect();
+        assert_eq!(seen, [false, false, false, true, false, false, true, false]);
+        assert!(!due(&position(4, 8, None, None)));
+        assert_eq!([(); 3].map(|()| due(&position(4, 8, None, None))), [false, false, true]);
+    }
+
+    /// The story: an entry of 16 MiB is on its way for 16 s where a link is slow. The leader left, the client repeated
+    /// its put at the next one, and that was never committed.
+    #[test]
+    fn a_leader_is_stuck_after_ten_seconds_beside_the_largest_entry_or_six_elections() {
+        let after = |election_max_ms, largest_entry_bytes| {
+            let usual = ReplicaConfig::new(Mode::Replicated, BTreeMap::new());
+            stuck_after(&ReplicaConfig { election_max_ms, largest_entry_bytes, ..usual })
+        };
+        assert_eq!(after(1_000, 0), SECOND * 10);
+        assert_eq!(after(1_000, 16 << 20), SECOND * 26);
+        assert_eq!(after(10_000, 16 << 20), SECOND * 60);
     }
 
     #[test]
@@ -183,10 +240,12 @@ mod tests {
         let three: BTreeSet<NodeId> = [NodeId::new(1, 1), TWO, THREE].into();
         let elect = |others: &[(NodeId, Voter)]| {
             let others = others.iter().copied().collect();
-            others_can_elect(std::slice::from_ref(&three), id(10), &others)
+            others_can_elect(std::slice::from_ref(&three), id(10), id(4), &others)
         };
         assert!(elect(&[(TWO, fit(id(10))), (THREE, fit(id(10)))]));
         assert!(elect(&[(TWO, fit(id(12))), (THREE, unfit(id(9)))]), "it votes");
+        assert!(elect(&[(TWO, fit(id(12))), (THREE, unfit(id(4)))]), "its log goes on from there");
+        assert!(!elect(&[(TWO, fit(id(12))), (THREE, unfit(id(3)))]), "it needs a snapshot");
         assert!(!elect(&[(TWO, fit(id(10))), (THREE, unfit(id(11)))]), "it grants no vote");
         assert!(!elect(&[(TWO, fit(id(12)))]), "this leader's log is longer");
         assert!(!elect(&[(TWO, fit(id(9))), (THREE, fit(id(9)))]), "they lack what is committed");
@@ -196,8 +255,8 @@ mod tests {
         // The members change: it needs a quorum of both configurations.
         let joint = [three.clone(), [NodeId::new(4, 4), NodeId::new(5, 5), THREE].into()];
         let others = [(TWO, fit(id(10))), (THREE, fit(id(10)))].into();
-        assert!(!others_can_elect(&joint, id(10), &others));
+        assert!(!others_can_elect(&joint, id(10), id(4), &others));
         let others = [TWO, THREE, NodeId::new(4, 4)].map(|one| (one, fit(id(10)))).into();
-        assert!(others_can_elect(&joint, id(10), &others));
+        assert!(others_can_elect(&joint, id(10), id(4), &others));
     }
 }

@@ -1,11 +1,11 @@
 //! Who leads, the transferee, and handing leadership over.
 
 use crate::core::config::ReplicaConfig;
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::quorum::is_quorum;
 use crate::core::raft_metrics::{read_metrics, with_metrics};
 use crate::core::runtime;
-use crate::core::types::{TypeConfig, Vote};
+use crate::core::types::{StoredMembership, TypeConfig, Vote, engine_log_id};
 use crate::durability::commit_progress::{self, Voter};
 use crate::durability::{Act, Drain, Event, LocalMember};
 use crate::storage::Raft;
@@ -29,6 +29,9 @@ pub(crate) const CATCHES_UP: Duration = Duration::from_millis(200);
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often a leader asks itself to give leadership up. It takes entries meanwhile, and does not while it has one
+/// that it was not told of.
+const GIVES_UP: u32 = 10;
 /// The longest pause before all voters are asked again whether one may take over: a drained leader with
 /// nobody to take over asks for as long as it leads.
 const LONGEST_PAUSE: Duration = Duration::from_millis(80);
@@ -171,15 +174,16 @@ async fn transfer_or_give_up(raft: &Raft, transferee: NodeId, limit: Duration) {
 }
 
 /// Ends the leadership of this term by a vote of the next one. It is for nobody: a member that heard
-/// of a vote for itself would take it for its own.
-pub(crate) async fn give_up(raft: &Raft, term: u64) {
+/// of a vote for itself would take it for its own. Returns whether it is ended. It is not if an entry was
+/// appended meanwhile.
+pub(crate) async fn give_up(raft: &Raft, term: u64) -> bool {
     let last = |state: &RaftState<TypeConfig>| state.log_ids.last().cloned();
-    let Ok(last) = raft.with_raft_state(last).await else { return };
+    let Ok(last) = raft.with_raft_state(last).await else { return false };
     let mut request = VoteRequest::new(Vote::new(term + 1, NodeId::from_u64(0)), last);
     // The lease protects the leader from others, not from itself.
     request.leadership_transfer = true;
     // An error says that replication has ended.
-    raft.vote(request).await.ok();
+    raft.vote(request).await.is_ok_and(|answer| answer.vote_granted)
 }
 
 /// If this member leads and the others can elect one of them without it, gives leadership up and leaves
@@ -188,9 +192,13 @@ pub(crate) async fn leave_to_others(member: &LocalMember) -> bool {
     let turn = member.handing_over.clone().lock_owned();
     let Some(_turn) = runtime::timeout(ANSWER_LIMIT, turn).await else { return false };
     let leading = |metrics: &RaftMetrics<TypeConfig>| {
-        let configurations = metrics.membership_config.membership().get_joint_config().clone();
+        let of = |one: &StoredMembership| one.membership().get_joint_config().clone();
+        // The others may not have what is not committed yet.
+        let mut configurations = of(&metrics.membership_config);
+        configurations.extend(of(&metrics.committed_membership_config));
+        let committed = metrics.cluster_committed.as_ref().map(engine_log_id);
         let leads = metrics.state == ServerState::Leader;
-        leads.then(|| (metrics.current_term, commit_progress::committed(metrics), configurations))
+        leads.then_some((metrics.current_term, committed, configurations))
     };
     let Some((term, committed, configurations)) = with_metrics(&member.raft, leading) else {
         return false;
@@ -198,16 +206,21 @@ pub(crate) async fn leave_to_others(member: &LocalMember) -> bool {
     let voters: BTreeSet<NodeId> = configurations.iter().flatten().copied().collect();
     let answers = member.answers_of(voters, ANSWER_LIMIT).await;
     let others = answers.iter().map(|(id, answer)| (*id, Voter::from(answer))).collect();
-    if !commit_progress::others_can_elect(&configurations, committed, &others) {
+    let purged = member.engine.log_bounds(GROUP).purged;
+    if !commit_progress::others_can_elect(&configurations, committed, purged, &others) {
         return false;
     }
-    let (now, away) = (runtime::now(), commit_progress::STAYS_AWAY);
-    // An operator may keep it from leading for longer.
-    if member.standing().drained_for(now).is_none_or(|left| left < away) {
-        member.change(Event::Drained(Drain { from: now, until: now + away }));
+    for _ in 0..GIVES_UP {
+        if give_up(&member.raft, term).await {
+            let (now, away) = (runtime::now(), commit_progress::STAYS_AWAY);
+            // An operator may keep it from leading for longer.
+            if member.standing().drained_for(now).is_none_or(|left| left < away) {
+                member.change(Event::Drained(Drain { from: now, until: now + away }));
+            }
+            return true;
+        }
     }
-    give_up(&member.raft, term).await;
-    true
+    false
 }
 
 /// Comes nearer to terms that this member refuses, while it has no leader: see

@@ -9,7 +9,9 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::leadership::To;
-use crate::durability::{CommitProgress, LocalMember, Position, leadership, stuck_checks};
+use crate::durability::{
+    CommitProgress, LocalMember, Position, leadership, longest_turn, stuck_after,
+};
 use cairn_engine::LogId;
 use openraft::ServerState;
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ pub(super) struct Maintenance {
     member: Arc<LocalMember>,
     followers: Followers,
     commits: CommitProgress,
+    /// When it last looked whether entries advance.
+    judged: runtime::Instant,
     /// When a checkpoint was last taken to free the data area, and a checkpoint area.
     data_relieved: runtime::Instant,
     index_relieved: runtime::Instant,
@@ -51,6 +55,7 @@ impl Maintenance {
             member,
             followers,
             commits: CommitProgress::default(),
+            judged: now,
             data_relieved: now,
             index_relieved: now,
             refusals: 0,
@@ -159,19 +164,24 @@ impl Maintenance {
     /// Leaves leadership to others if nobody takes the entries of this leader.
     async fn leave_if_stuck(&mut self) {
         let member = &*self.member;
-        let position = with_metrics(&member.raft, Position::of);
-        let position = position.filter(|_| !member.check_quorum.is_suspended());
-        let (checks, limit) = (self.commits.check(position), stuck_checks(&member.config));
-        let stuck = checks >= limit;
+        let (now, config) = (runtime::now(), &member.config);
+        let passed = (now - self.judged).min(longest_turn(config));
+        self.judged = now;
+        // A suspended leader sends nothing; who takes a snapshot takes no entries.
+        let waits =
+            !member.check_quorum.is_suspended() && member.pinned.holds_log_after().is_none();
+        let position = with_metrics(&member.raft, Position::of).filter(|_| waits);
+        let limit = stuck_after(config);
+        let stuck = self.commits.check(position, passed) >= limit;
         let was_stuck = member.stuck.swap(stuck, Ordering::Relaxed);
-        if !stuck || !checks.is_multiple_of(limit) {
+        if !stuck || !self.commits.is_due(limit) {
             return;
         }
         if !was_stuck {
             tracing::warn!(
                 node = %member.raft.node_id(),
                 "a majority answers this leader, and takes none of its entries: nothing is committed. Do large packets pass between \
-                 the members, and have they room?"
+                 the members, have they room, and do their disks answer?"
             );
         }
         if leadership::leave_to_others(member).await {
