@@ -46,15 +46,15 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// `None`: this member does not lead, or waits for nobody.
-    pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>) -> Option<Position> {
+    /// `None`: this member does not lead, or waits for nobody. Of earlier terms nothing is committed before
+    /// an entry of its own (Raft, section 5.4.2): one that it had at `own`.
+    fn of(metrics: &RaftMetrics<TypeConfig>, own: u64) -> Option<Position> {
         let replication = metrics.replication.as_ref()?;
         let committed = metrics.cluster_committed.as_ref().map(|id| id.index());
-        let last = metrics.last_log_index.filter(|last| Some(*last) > committed)?;
-        if metrics.state != ServerState::Leader {
+        if metrics.state != ServerState::Leader || metrics.last_log_index <= committed {
             return None;
         }
-        let next = next_to_commit(metrics, committed.map_or(0, |index| index + 1), last);
+        let next = committed.map_or(0, |index| index + 1).max(own);
         let others = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
         let matched = |id| {
             let log = replication.get(&id).cloned().flatten();
@@ -66,26 +66,11 @@ impl Position {
     }
 }
 
-/// The first entry from `low` to `high` that a quorum makes committed: of earlier terms none is (Raft,
-/// section 5.4.2).
-fn next_to_commit(metrics: &RaftMetrics<TypeConfig>, mut low: u64, mut high: u64) -> u64 {
-    let is_own = |index| {
-        let id = metrics.log_id_list.get(index);
-        id.is_some_and(|id| id.committed_leader_id().term == metrics.current_term)
-    };
-    while low < high {
-        let middle = low + (high - low) / 2;
-        match is_own(middle) {
-            true => high = middle,
-            false => low = middle + 1,
-        }
-    }
-    low
-}
-
 /// For how long a leader has been where it is.
 #[derive(Default)]
 pub(crate) struct CommitProgress {
+    /// The term in which this member was last seen to lead, and the last entry that it had then.
+    led: Option<(u64, u64)>,
     seen: Option<Position>,
     still: Duration,
     /// How long that was when it last tried to leave.
@@ -93,6 +78,19 @@ pub(crate) struct CommitProgress {
 }
 
 impl CommitProgress {
+    /// Where this leader's entries are now.
+    pub(crate) fn position(&mut self, metrics: &RaftMetrics<TypeConfig>) -> Option<Position> {
+        let (term, last) = (metrics.current_term, metrics.last_log_index.unwrap_or(0));
+        if metrics.state != ServerState::Leader {
+            return None;
+        }
+        let own = match self.led {
+            Some((seen, own)) if seen == term => own,
+            _ => self.led.insert((term, last)).1,
+        };
+        Position::of(metrics, own)
+    }
+
     /// One more check, so long after the last one. Returns for how long nothing has advanced.
     pub(crate) fn check(&mut self, position: Option<Position>, passed: Duration) -> Duration {
         match position.is_some() && self.seen == position {

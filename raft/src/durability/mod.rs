@@ -48,7 +48,7 @@ mod standing;
 
 pub(crate) use ack_modes::AckModes;
 pub(crate) use check_quorum::{CheckQuorum, QUORUM_TIMEOUTS};
-pub(crate) use commit_progress::{CommitProgress, Position, longest_turn, stuck_after};
+pub(crate) use commit_progress::{CommitProgress, longest_turn, stuck_after};
 pub(crate) use epoch_records::EpochRecords;
 pub(crate) use lag::Lag;
 pub(crate) use member::LocalMember;

@@ -9,9 +9,7 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::leadership::To;
-use crate::durability::{
-    CommitProgress, LocalMember, Position, leadership, longest_turn, stuck_after,
-};
+use crate::durability::{CommitProgress, LocalMember, leadership, longest_turn, stuck_after};
 use cairn_engine::LogId;
 use openraft::ServerState;
 use std::collections::BTreeMap;
@@ -170,7 +168,8 @@ impl Maintenance {
         // A suspended leader sends nothing; who takes a snapshot takes no entries.
         let waits =
             !member.check_quorum.is_suspended() && member.pinned.holds_log_after().is_none();
-        let position = with_metrics(&member.raft, Position::of).filter(|_| waits);
+        let position = with_metrics(&member.raft, |metrics| self.commits.position(metrics));
+        let position = position.filter(|_| waits);
         let limit = stuck_after(config);
         let stuck = self.commits.check(position, passed) >= limit;
         let was_stuck = member.stuck.swap(stuck, Ordering::Relaxed);
