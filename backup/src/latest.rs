@@ -9,7 +9,8 @@
 use crate::cluster::{ClusterId, Clusters, Whose};
 use crate::error::{Error, Result};
 use crate::manifest::{FOLDERS_MAX, Head, Manifest, RESUMED_MAX};
-use crate::target::{Target, folder_of};
+use crate::paths::folder_of;
+use crate::target::Target;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -21,6 +21,7 @@ mod keys;
 mod latest;
 mod links;
 mod manifest;
+mod paths;
 mod prune;
 mod read;
 mod record;

@@ -6,10 +6,9 @@ use crate::encryption::MORE_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::folder::Unreadable;
 use crate::keys::are_recipients;
+use crate::paths::{folder_of, head_path, is_name, is_path, manifest_path, removed_path};
 use crate::shown::excerpt;
-use crate::target::{
-    Survey, Target, folder_of, head_path, is_name, is_path, manifest_path, removed_path,
-};
+use crate::target::{Survey, Target};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -23,9 +23,8 @@ use self::own::{Counted, OwnHeads, of_one_history, seconds};
 use crate::cluster::{ClusterId, Clusters, Key};
 use crate::error::{Error, Result};
 use crate::manifest::{Head, Manifest, is_marked_removed, mark_removed};
-use crate::target::{
-    Found, Survey, Target, first_records, folder_of, is_manifest, manifest_path, removed_path,
-};
+use crate::paths::{first_records, folder_of, is_manifest, manifest_path, removed_path};
+use crate::target::{Found, Survey, Target};
 use futures::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

@@ -11,10 +11,11 @@
 use crate::encryption::Encryption;
 use crate::error::{Error, Result};
 use crate::manifest::{Head, MANIFEST_BYTES_MAX, Manifest, Object, VALUES_BYTES_MAX};
+use crate::paths::{first_records, head_path, manifest_path, path_of};
 use crate::record::{Item, Named, Piece, Record, Summary, matches};
 use crate::shown::key_text;
 use crate::sources::{Sources, are_there};
-use crate::target::{Target, first_records, head_path, manifest_path, path_of};
+use crate::target::Target;
 use bytes::Bytes;
 use prost::Message;
 use real_tokio::task::{JoinSet, spawn_blocking};

@@ -17,8 +17,8 @@ mod races;
 mod server;
 
 use self::server::{Reached, Server};
+use crate::paths::folder_of;
 use crate::save::Sizes;
-use crate::target::folder_of;
 use crate::{Backup, ClusterId, Error, Head, Item, Keep, Manifest, Saver, Sources, Target, prune};
 use bytes::Bytes;
 use rand::rngs::StdRng;

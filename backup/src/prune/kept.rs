@@ -6,7 +6,8 @@
 
 use crate::error::Result;
 use crate::manifest::{Head, Manifest};
-use crate::target::{Found, Target, folder_of, head_path, manifest_path, removed_path};
+use crate::paths::{folder_of, head_path, manifest_path, removed_path};
+use crate::target::{Found, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -183,7 +184,7 @@ fn index(number: u32) -> usize {
 mod tests {
     use super::*;
     use crate::manifest::Object;
-    use crate::target::path_of;
+    use crate::paths::path_of;
 
     const OBJECTS: u32 = 1 << 16;
 

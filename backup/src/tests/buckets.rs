@@ -4,7 +4,7 @@ use super::server::{IMPATIENT, Line, PATIENT, Reset, Server, answering, silent, 
 use super::*;
 use crate::bucket::Limits;
 use crate::latest;
-use crate::target::{head_path, manifest_path};
+use crate::paths::{head_path, manifest_path};
 use real_tokio::net::TcpStream;
 use std::net::SocketAddr;
 use std::process::Command;

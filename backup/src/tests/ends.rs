@@ -1,7 +1,7 @@
 //! When backups ended, and how far back what they need goes: by these a schedule goes on.
 
 use super::*;
-use crate::target::head_path;
+use crate::paths::head_path;
 use crate::{OfCluster, ended_last, reaches_back};
 use std::fs::File;
 

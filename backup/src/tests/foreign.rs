@@ -1,7 +1,7 @@
 //! What stands in a folder under the name of a backup, and cannot be read as one.
 
 use super::*;
-use crate::target::{head_path, manifest_path};
+use crate::paths::{head_path, manifest_path};
 use crate::{OfCluster, Overview, Own, ended_last, latest, prune_own, reaches_back};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};

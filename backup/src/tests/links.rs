@@ -1,7 +1,7 @@
 //! Symbolic links in a folder for backups.
 
 use super::*;
-use crate::target::manifest_path;
+use crate::paths::manifest_path;
 use crate::{Own, Pruned, prune_own};
 use std::fs;
 use std::os::unix::fs::symlink;
