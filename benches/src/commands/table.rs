@@ -30,7 +30,7 @@ struct Source {
 
 /// All of them, in the order of the table.
 const SOURCES: [Source; 6] = [
-    Source { bench: "cluster", command: "cluster --costs", rows: cluster },
+    Source { bench: "cluster", command: "cluster --nats --costs", rows: cluster },
     Source { bench: "engine", command: "engine", rows: engine },
     Source { bench: "peers", command: "peers", rows: peers },
     Source { bench: "amplification", command: "amplification --cluster", rows: amplification },
@@ -117,14 +117,14 @@ fn cluster(report: &Report) -> Result<Vec<[String; 3]>> {
     };
     let what =
         format!("puts/s of {}, {} clients (`cluster`)", size(report)?, setting(report, "clients")?);
-    let etcd = format!(
-        "etcd {}: {}",
-        setting(report, "etcd, three members")?,
-        line("etcd, three members")?
-    );
+    let other = |name: &str, system: &str| {
+        Ok::<_, anyhow::Error>(format!("{name} {}: {}", setting(report, system)?, line(system)?))
+    };
+    let others =
+        [other("NATS", "NATS, three replicas")?, other("etcd", "etcd, three members")?].join("; ");
     let costs = ratio(report, "cairn, mode sync / cairn, three nodes")?;
     Ok(vec![
-        [what, line("cairn, three nodes")?, etcd],
+        [what, line("cairn, three nodes")?, others],
         [
             "mode `sync` over mode `replicated` (`cluster --costs`)".to_owned(),
             costs,
@@ -282,12 +282,19 @@ mod tests {
     /// A result of each bench, as its command makes it.
     fn results() -> Vec<Report> {
         let mut cluster = Report::new("cluster");
-        for (name, value) in
-            [("value bytes", "4096"), ("clients", "100"), ("etcd, three members", "3.4")]
-        {
+        for (name, value) in [
+            ("value bytes", "4096"),
+            ("clients", "100"),
+            ("etcd, three members", "3.4"),
+            ("NATS, three replicas", "2.15"),
+        ] {
             cluster.set(name, value);
         }
-        for (name, rate) in [("cairn, three nodes", 17_342), ("etcd, three members", 4_400)] {
+        for (name, rate) in [
+            ("cairn, three nodes", 17_342),
+            ("etcd, three members", 4_400),
+            ("NATS, three replicas", 16_210),
+        ] {
             cluster.lines.push(Line::new(name, &merged(&[samples(rate)]).unwrap(), 100));
         }
         let costs = "cairn, mode sync / cairn, three nodes";
@@ -359,7 +366,7 @@ mod tests {
         }
         let text = table(folder.path()).unwrap();
         for part in [
-            "| puts/s of 4 KiB, 100 clients (`cluster`) | 17,300, p99 11.0 ms | etcd 3.4: 4,400, p99 11.0 ms |",
+            "| puts/s of 4 KiB, 100 clients (`cluster`) | 17,300, p99 11.0 ms | NATS 2.15: 16,200, p99 11.0 ms; etcd 3.4: 4,400, p99 11.0 ms |",
             "(`cluster --costs`) | 0.88 | 1 |",
             "(`engine`) | 1.03 |",
             "| 56,800, p99 2.50 ms | RocksDB: not measured (no compiler); redb 4.6.0: 1,230; fjall: 56,800",
