@@ -152,11 +152,10 @@ impl Attempts {
                     }
                     Failure::OtherCluster(error)
                 }
-                Ok(Err(Error::Unavailable { last_error, .. })) => Failure::NotSent(last_error),
-                Ok(Err(error)) => Failure::NotSent(error.to_string()),
+                Ok(Err(error)) => Failure::NotSent(error.into()),
                 // What failed before says more.
                 Err(_) if self.last.is_some() => return Err(self.exhausted()),
-                Err(_) => Failure::NotSent("no connection before the deadline".to_owned()),
+                Err(_) => Failure::NotSent("no connection before the deadline".into()),
             };
             self.failed(pool, &node, failure).await?;
         }
@@ -352,9 +351,9 @@ mod tests {
             last_was(Failure::NotLeader(None)).await,
             Error::NoLeader { tried: tried.clone() }
         );
-        let unavailable = Error::Unavailable { tried, last_error: "refused".to_owned() };
-        assert_eq!(last_was(Failure::NotSent("refused".to_owned())).await, unavailable);
-        let lost = |timed_out| Failure::Lost { why: "gone".to_owned(), timed_out };
+        let unavailable = Error::unavailable_at(tried, "refused");
+        assert_eq!(last_was(Failure::NotSent("refused".into())).await, unavailable);
+        let lost = |timed_out| Failure::Lost { why: "gone".into(), timed_out };
         assert!(matches!(last_was(lost(true)).await, Error::DeadlineExceeded { .. }));
         assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
     }
@@ -367,11 +366,11 @@ mod tests {
         let (node, down) = (pool.nth(0).unwrap(), pool.nth(1).unwrap());
         let mut attempts = Attempts::new(Target::Leader, Duration::from_secs(10));
         attempts.note(&pool, &node, Failure::ElectionBlocked("not formed".to_owned()));
-        attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
+        attempts.note(&pool, &down, Failure::NotSent("refused".into()));
         let Error::Unavailable { last_error, .. } = attempts.exhausted() else { panic!() };
         assert_eq!(last_error, "not formed");
         attempts.note(&pool, &node, Failure::NoLeader);
-        attempts.note(&pool, &down, Failure::NotSent("refused".to_owned()));
+        attempts.note(&pool, &down, Failure::NotSent("refused".into()));
         assert!(matches!(attempts.exhausted(), Error::NoLeader { .. }));
     }
 
@@ -382,7 +381,7 @@ mod tests {
         attempts.note(pool, &node, Failure::NotLeader(Some(address.to_owned())));
         if let (Some(error), Some(named)) = (failed, pool.at(address)) {
             named.failed(error.clone(), &pool.random);
-            attempts.note(pool, &named, Failure::NotSent(error.to_string()));
+            attempts.note(pool, &named, Failure::NotSent(error.to_string().into()));
         }
         attempts.exhausted()
     }
@@ -486,7 +485,7 @@ mod tests {
         let mut last = Duration::ZERO;
         for failures in 1..20 {
             let before = Instant::now();
-            node.failed(Error::unavailable(node.address(), "refused".into()), &pool.random);
+            node.failed(Error::unavailable(node.address(), "refused"), &pool.random);
             let until = node.cooling(before).unwrap();
             last = until - before;
             let left = until.saturating_duration_since(Instant::now());

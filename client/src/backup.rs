@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Response, Streaming};
 
+use crate::error::Why;
 use crate::failure::Failure;
 use crate::node::Stub;
 use crate::operator::Operator;
@@ -97,10 +98,7 @@ impl Operator {
         let limit = self.client().pool.options.attempt_timeout;
         let (first, parts) = self.client().ask_one(endpoint, limit, call).await?;
         let Some(backup_part::Kind::Head(head)) = first.and_then(|part| part.kind) else {
-            return Err(Error::unavailable(
-                endpoint,
-                "it sent a state without a beginning".to_owned(),
-            ));
+            return Err(Error::unavailable(endpoint, "it sent a state without a beginning"));
         };
         let head = StateHead {
             cluster: of_node(&head.cluster),
@@ -130,27 +128,27 @@ impl State {
         if self.ended {
             return Ok(None);
         }
-        let failed = |why: String| Error::unavailable(&self.endpoint, why);
-        let late = |_| failed(format!("it sent nothing for {} s", PART.as_secs()));
+        let failed = |why: Why| Error::unavailable(&self.endpoint, why);
+        let late = |_| failed(format!("it sent nothing for {} s", PART.as_secs()).into());
         let part = tokio::time::timeout(PART, self.parts.message()).await.map_err(late)?;
         let part = part.map_err(|status| match Failure::of(&status) {
             Failure::Unreadable(message) => Error::ValueUnreadable { key: Bytes::new(), message },
-            _ => failed(convert::describe(&status)),
+            _ => failed(convert::why(&status)),
         })?;
         let Some(part) = part else {
-            return Err(failed("it stopped before all of the state was sent".to_owned()));
+            return Err(failed("it stopped before all of the state was sent".into()));
         };
         match part.kind {
             Some(backup_part::Kind::Items(proto::BackupItems { items })) => {
                 self.received += items.len() as u64;
                 let items: Option<Vec<StateItem>> = items.into_iter().map(state_item).collect();
-                items.map(Some).ok_or_else(|| failed("it sent a hash of another length".to_owned()))
+                items.map(Some).ok_or_else(|| failed("it sent a hash of another length".into()))
             }
             Some(backup_part::Kind::End(end)) if end.keys == self.received => {
                 self.ended = true;
                 Ok(None)
             }
-            _ => Err(failed(format!("it sent {} keys and then no key", self.received))),
+            _ => Err(failed(format!("it sent {} keys and then no key", self.received).into())),
         }
     }
 }

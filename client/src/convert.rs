@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::error::{SystemError, Why};
 use crate::proto;
 use crate::shown::of_node;
 use crate::types::{Condition, KeyValue, Limits, Member, Version};
@@ -93,6 +94,11 @@ pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     of_node(&text)
 }
 
+/// Why an attempt failed with this error.
+pub(crate) fn why(error: &(dyn std::error::Error + 'static)) -> Why {
+    Why { text: describe(error), source: SystemError::below(error) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +112,10 @@ mod tests {
         let refused = std::io::Error::from_raw_os_error(111);
         status.set_source(Arc::new(refused));
         assert_eq!(describe(&status), "transport error: Connection refused (os error 111)");
+        let source = why(&status).source.unwrap();
+        assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
         let unsaid = Status::unimplemented("");
         assert_eq!(describe(&unsaid), unsaid.code().description());
+        assert_eq!(why(&unsaid).source, None);
     }
 }

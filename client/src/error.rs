@@ -1,6 +1,10 @@
 //! Every error of the client, with one variant for each way in which a caller can react.
 //!
-//! No program needs to parse these texts: the fields hold everything.
+//! No program needs to parse these texts: the fields hold everything. [`ErrorKind`] says in one word what
+//! an error means.
+
+mod cause;
+mod kind;
 
 use std::time::Duration;
 
@@ -8,10 +12,17 @@ use bytes::Bytes;
 
 use crate::types::{FailedCondition, Version};
 
-/// Why a request did not succeed.
+pub use cause::SystemError;
+pub(crate) use cause::{Why, io_error};
+pub use kind::ErrorKind;
+
+/// Why a request did not succeed. [`Error::kind`] says in one word what that means.
 ///
 /// Only [`Error::OutcomeUnknown`] leaves open whether a write was applied. After any other error
 /// the write was not applied and will not be.
+///
+/// Its text says all that is known. Where an I/O error of the system is below, `source` returns that, as a
+/// [`std::io::Error`], for programs: its words are in the text, too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,6 +35,8 @@ pub enum Error {
     OutcomeUnknown {
         /// Why the result of the last attempt is not known.
         last_error: String,
+        /// The system's error below, if there is one.
+        source: Option<SystemError>,
     },
 
     /// A condition of the write did not hold; nothing was changed.
@@ -40,6 +53,8 @@ pub enum Error {
     DeadlineExceeded {
         /// What the client was waiting for.
         last_error: String,
+        /// The system's error below, if there is one.
+        source: Option<SystemError>,
     },
 
     /// No endpoint could serve the request. Some may have answered, and named a leader that cannot be
@@ -50,6 +65,8 @@ pub enum Error {
         tried: Vec<String>,
         /// The last failure.
         last_error: String,
+        /// The system's error below, if there is one.
+        source: Option<SystemError>,
     },
 
     /// Endpoints answered, but the cluster had no leader until the deadline, or they did not agree on one.
@@ -169,8 +186,24 @@ pub enum Error {
 
 impl Error {
     /// The error of one endpoint that could not serve the request.
-    pub(crate) fn unavailable(endpoint: &str, last_error: String) -> Error {
-        Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
+    pub(crate) fn unavailable(endpoint: &str, why: impl Into<Why>) -> Error {
+        Error::unavailable_at(vec![endpoint.to_owned()], why)
+    }
+
+    /// The error of several endpoints that could not.
+    pub(crate) fn unavailable_at(tried: Vec<String>, why: impl Into<Why>) -> Error {
+        let Why { text: last_error, source } = why.into();
+        Error::Unavailable { tried, last_error, source }
+    }
+
+    pub(crate) fn deadline_exceeded(why: impl Into<Why>) -> Error {
+        let Why { text: last_error, source } = why.into();
+        Error::DeadlineExceeded { last_error, source }
+    }
+
+    pub(crate) fn outcome_unknown(why: impl Into<Why>) -> Error {
+        let Why { text: last_error, source } = why.into();
+        Error::OutcomeUnknown { last_error, source }
     }
 
     /// Whether a write that failed with this error may have been applied, now or later.
@@ -191,15 +224,17 @@ impl Error {
     /// Whether the same request may succeed later, unchanged. This does not say that it is safe to
     /// retry a write: see [`Error::OutcomeUnknown`].
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Error::OutcomeUnknown { .. }
-                | Error::DeadlineExceeded { .. }
-                | Error::Unavailable { .. }
-                | Error::NoLeader { .. }
-                | Error::Overloaded { .. }
-                | Error::StorageFull { .. }
-        )
+        self.is_outcome_unknown() || self.kind().may_be_repeated()
+    }
+}
+
+impl From<Error> for Why {
+    /// Why a node could not be used. The address that the error names besides is left out.
+    fn from(error: Error) -> Why {
+        match error {
+            Error::Unavailable { last_error: text, source, .. } => Why { text, source },
+            error => Why::from(error.to_string()),
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use crate::Error;
-use crate::convert::describe;
+use crate::convert::why;
+use crate::error::{SystemError, Why, io_error};
 use crate::proto::ErrorDetail;
 use crate::proto::error_detail::Reason;
 use crate::shown::of_node;
@@ -34,11 +35,11 @@ pub(crate) enum Failure {
     Unreadable(String),
     /// The connection was refused, or is to another cluster now: the request had no effect, and the
     /// connection is not used again.
-    NotSent(String),
+    NotSent(Why),
     /// The node is of another cluster, and was asked nothing.
     OtherCluster(Error),
     /// The request may have been received and may take effect, now or later.
-    Lost { why: String, timed_out: bool },
+    Lost { why: Why, timed_out: bool },
     /// The request is refused for good. It had no effect.
     Refused(Error),
 }
@@ -52,20 +53,20 @@ impl Failure {
     }
 
     fn of_detail(detail: &ErrorDetail, status: &Status) -> Failure {
-        let why = || of_node(status.message());
+        let said = || of_node(status.message());
         match detail.reason() {
             Reason::NotLeader => {
                 let hint = detail.leader.as_ref().map(|leader| leader.client_address.clone());
                 Failure::NotLeader(hint.filter(|address| !address.is_empty()))
             }
             Reason::NoLeader => Failure::NoLeader,
-            Reason::ElectionBlocked => Failure::ElectionBlocked(why()),
+            Reason::ElectionBlocked => Failure::ElectionBlocked(said()),
             Reason::Overloaded => Failure::Overloaded(Duration::from_millis(detail.retry_after_ms)),
             Reason::StorageFull => {
-                Failure::Full(Duration::from_millis(detail.retry_after_ms), why())
+                Failure::Full(Duration::from_millis(detail.retry_after_ms), said())
             }
             Reason::SessionExpired => Failure::SessionExpired,
-            Reason::ValueUnreadable => Failure::Unreadable(why()),
+            Reason::ValueUnreadable => Failure::Unreadable(said()),
             Reason::KeyInvalid => {
                 Failure::Refused(Error::InvalidKey { limit: detail.limit, actual: detail.actual })
             }
@@ -78,33 +79,34 @@ impl Failure {
                 limit: detail.limit,
                 actual: detail.actual,
             }),
-            Reason::Unauthenticated => Failure::Refused(Error::Unauthenticated { message: why() }),
+            Reason::Unauthenticated => Failure::Refused(Error::Unauthenticated { message: said() }),
             Reason::PermissionDenied => {
-                Failure::Refused(Error::PermissionDenied { message: why() })
+                Failure::Refused(Error::PermissionDenied { message: said() })
             }
-            Reason::Refused => Failure::Refused(Error::Refused { message: why() }),
+            Reason::Refused => Failure::Refused(Error::Refused { message: said() }),
             // The next Hello there tells both generations.
-            Reason::OtherGeneration => Failure::NotSent(why()),
+            Reason::OtherGeneration => Failure::NotSent(said().into()),
             // Another connection may damage nothing.
-            Reason::ValueDamaged => Failure::NotSent(why()),
+            Reason::ValueDamaged => Failure::NotSent(said().into()),
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
-                Failure::Lost { why: why(), timed_out: false }
+                Failure::Lost { why: said().into(), timed_out: false }
             }
         }
     }
 
     fn of_status(status: &Status) -> Failure {
         if is_not_sent(status) {
-            return Failure::NotSent(describe(status));
+            return Failure::NotSent(why(status));
         }
         match status.code() {
             Code::InvalidArgument => {
                 Failure::Refused(Error::InvalidRequest(of_node(status.message())))
             }
             Code::DeadlineExceeded | Code::Cancelled => {
-                Failure::Lost { why: of_node(status.message()), timed_out: true }
+                let (text, source) = (of_node(status.message()), SystemError::below(status));
+                Failure::Lost { why: Why { text, source }, timed_out: true }
             }
-            _ => Failure::Lost { why: describe(status), timed_out: false },
+            _ => Failure::Lost { why: why(status), timed_out: false },
         }
     }
 
@@ -127,7 +129,7 @@ impl Failure {
     }
 
     /// Why the outcome is unknown, if the attempt may have had an effect or may still have one.
-    pub(crate) fn may_have_effect(&self) -> Option<&str> {
+    pub(crate) fn may_have_effect(&self) -> Option<&Why> {
         match self {
             Failure::Lost { why, .. } => Some(why),
             _ => None,
@@ -138,9 +140,7 @@ impl Failure {
 /// Only the I/O error shows it: established connections never report these.
 fn is_not_sent(status: &Status) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotConnected};
-    std::iter::successors(std::error::Error::source(status), |cause| cause.source())
-        .find_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotConnected))
+    io_error(status).is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotConnected))
 }
 
 #[cfg(test)]
@@ -201,6 +201,18 @@ mod tests {
         assert!(of(std::io::ErrorKind::ConnectionRefused).may_have_effect().is_none());
         assert!(of(std::io::ErrorKind::ConnectionReset).may_have_effect().is_some());
         assert!(of(std::io::ErrorKind::BrokenPipe).may_have_effect().is_some());
+    }
+
+    #[test]
+    fn the_systems_error_is_kept_with_a_lost_request_and_with_one_that_was_not_sent() {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused};
+        for kind in [ConnectionRefused, BrokenPipe] {
+            let status = Status::from_error(Box::new(std::io::Error::from(kind)));
+            let (Failure::Lost { why, .. } | Failure::NotSent(why)) = Failure::of(&status) else {
+                panic!("{status}");
+            };
+            assert_eq!(why.source.map(|source| source.kind()), Some(kind));
+        }
     }
 
     #[test]

@@ -44,6 +44,30 @@
 //!   them by accident.
 //! - Nothing here panics, and the interface has no type of a transport library.
 //!
+//! # Errors
+//!
+//! An [`Error`] has one variant for each way to react, and its fields hold everything that its text says. [`Error::kind`]
+//! says in one word what it means ([`ErrorKind`]): whether a write was applied, and whether a request may be repeated.
+//!
+//! ```
+//! use cairn_client::{Error, ErrorKind};
+//!
+//! fn what_to_do(error: &Error) -> &'static str {
+//!     match error.kind() {
+//!         ErrorKind::ConditionFailed => "read again, and decide anew",
+//!         ErrorKind::OutcomeUnknown => "it may have been applied: read before you write again",
+//!         kind if kind.may_be_repeated() => "it was not applied: repeat it, later",
+//!         _ => "it was not applied, and would not be if it were repeated",
+//!     }
+//! }
+//! let empty = Error::InvalidKey { limit: 1024, actual: 0 };
+//! assert_eq!((empty.kind(), empty.kind().name()), (ErrorKind::Invalid, "invalid"));
+//! assert!(what_to_do(&empty).starts_with("it was not applied"));
+//! ```
+//!
+//! Where an I/O error of the system is below, `source` returns it as a [`std::io::Error`]. The text of the error holds its
+//! words already.
+//!
 //! # Traces
 //!
 //! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
@@ -111,7 +135,7 @@ pub use backup::{HeldValues, State, StateHead, StateItem};
 pub use batch::Batch;
 pub use bytes::Bytes;
 pub use client::Client;
-pub use error::Error;
+pub use error::{Error, ErrorKind, SystemError};
 pub use list::{ListOptions, Page, Pages};
 pub use members::{Leader, MemberChange};
 pub use named::{Chosen, MemberState, Mode, Role};

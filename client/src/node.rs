@@ -17,7 +17,8 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
 use crate::caller::Caller;
-use crate::convert::describe;
+use crate::convert::{describe, why};
+use crate::error::Why;
 use crate::failure::Failure;
 use crate::multiplexed::{MultiplexedStream, UnaryStub};
 use crate::options::Options;
@@ -347,7 +348,7 @@ impl Node {
             let state = self.state.lock();
             if state.failures > failures {
                 // Another task tried and failed while this one waited.
-                let nothing = || self.unavailable(String::new());
+                let nothing = || self.unavailable("");
                 return Err(state.last.clone().unwrap_or_else(nothing));
             }
         }
@@ -377,7 +378,7 @@ impl Node {
 
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
         let channel = match self.tls {
-            None => self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?,
+            None => self.endpoint.connect().await.map_err(|e| self.unavailable(why(&e)))?,
             Some(_) => self.channel(),
         };
         let hello = Stub::new(channel.clone(), self.caller.stranger())
@@ -410,14 +411,16 @@ impl Node {
     }
 
     /// Why the first call failed. A server with TLS refuses plain text for lack of security.
-    fn hello_failed(&self, status: &Status) -> String {
-        let said = format!("hello: {}", describe(status));
-        match self.tls {
+    fn hello_failed(&self, status: &Status) -> Why {
+        let Why { text, source } = why(status);
+        let said = format!("hello: {text}");
+        let text = match self.tls {
             None if said.contains(WANTS_TLS) => format!(
                 "the server speaks TLS, and this client has no certificate: give a CA, a certificate and its key ({said})"
             ),
             _ => said,
-        }
+        };
+        Why { text, source }
     }
 
     /// Skips the node for a while, longer with every failure in a row.
@@ -459,8 +462,8 @@ impl Node {
         Error::ProtocolMismatch { endpoint: self.address.clone(), message }
     }
 
-    fn unavailable(&self, last_error: String) -> Error {
-        Error::unavailable(&self.address, last_error)
+    fn unavailable(&self, why: impl Into<Why>) -> Error {
+        Error::unavailable(&self.address, why)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tonic::{Code, Response, Status};
 
 use crate::attempts::Attempts;
+use crate::error::Why;
 use crate::failure::Failure;
 use crate::members::{Leader, MemberChange};
 use crate::named::Mode;
@@ -230,7 +231,8 @@ impl Operator {
             match (&failure, repeat) {
                 (Failure::Refused(error), _) => return Err(error.clone()),
                 (Failure::Lost { why, .. }, Repeat::No) => {
-                    let why = format!("{why}; the call may have had its effect");
+                    let text = format!("{why}; the call may have had its effect");
+                    let why = Why { text, source: why.source.clone() };
                     return Err(Error::unavailable(node.address(), why));
                 }
                 _ => {}

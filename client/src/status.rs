@@ -273,7 +273,7 @@ impl Client {
             Failure::Refused(refused @ (Error::Refused { .. } | Error::InvalidRequest(_))) => {
                 refused
             }
-            _ => Error::unavailable(endpoint, convert::describe(&status)),
+            _ => Error::unavailable(endpoint, convert::why(&status)),
         };
         let ask = async {
             let stub = pool.connect(&node).await?.stub();

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::attempts::Attempts;
 use crate::convert;
+use crate::error::Why;
 use crate::failure::Failure;
 use crate::limits::check_operations;
 use crate::node::Connection;
@@ -136,18 +137,16 @@ impl Client {
         let _permit = match permits.try_acquire() {
             Ok(permit) => Ok(permit),
             // The semaphore is never closed.
-            Err(_) => tokio::time::timeout(attempts.remaining(), permits.acquire()).await.map_err(
-                |_| Error::DeadlineExceeded {
-                    last_error: "waiting for other writes of this client".to_owned(),
-                },
-            )?,
+            Err(_) => tokio::time::timeout(attempts.remaining(), permits.acquire())
+                .await
+                .map_err(|_| Error::deadline_exceeded("waiting for other writes of this client"))?,
         };
         let mut write = Write { operations, synced: self.synced, ticket: None, in_doubt: None };
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
             Ok(response) => Err(write.condition_failed(&response)),
             Err(error) => Err(match write.in_doubt {
-                Some(why) => Error::OutcomeUnknown { last_error: why },
+                Some(why) => Error::outcome_unknown(why),
                 None => error,
             }),
         }
@@ -160,7 +159,7 @@ struct Write {
     synced: bool,
     ticket: Option<Ticket>,
     /// Why the outcome of an attempt is unknown; of the last such attempt.
-    in_doubt: Option<String>,
+    in_doubt: Option<Why>,
 }
 
 impl Write {
@@ -198,7 +197,7 @@ impl Write {
                 // The client has come to stay with another generation than the one that this was sent
                 // to.
                 Failure::Refused(error @ Error::ClusterMismatch { .. }) => {
-                    self.in_doubt = Some(error.to_string());
+                    self.in_doubt = Some(error.to_string().into());
                     return Err(error.clone());
                 }
                 Failure::Refused(error) => return Err(self.refused(error.clone())),
@@ -213,7 +212,7 @@ impl Write {
                 _ => {}
             }
             if let Some(why) = failure.may_have_effect() {
-                self.in_doubt = Some(why.to_owned());
+                self.in_doubt = Some(why.clone());
             }
             attempts.failed(pool, &node, failure).await?;
         }
@@ -232,9 +231,8 @@ impl Write {
         connection: &Connection,
     ) -> Result<(), Error> {
         if let Some(why) = self.in_doubt.take() {
-            return Err(Error::OutcomeUnknown {
-                last_error: format!("{why}; then the session expired"),
-            });
+            let text = format!("{why}; then the session expired");
+            return Err(Error::outcome_unknown(Why { text, ..why }));
         }
         let Some(ticket) = self.ticket.take() else {
             return Ok(());

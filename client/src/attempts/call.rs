@@ -82,7 +82,7 @@ impl Attempts {
         };
         let mut failure = Failure::of(&status);
         if let Failure::Lost { why, .. } | Failure::NotSent(why) = &mut failure {
-            why.insert_str(0, &format!("{}: ", node.address()));
+            why.text.insert_str(0, &format!("{}: ", node.address()));
         }
         if failure.may_have_effect().is_some() && self.stays == Stays::Sent {
             stays()?;
@@ -161,7 +161,7 @@ mod tests {
             let (answer, took, kept) = attempt_beside(answers, seconds(deadline)).await;
             let Err(Failure::Lost { why, timed_out: true }) = answer else { panic!("{answer:?}") };
             assert!(took.as_millis().abs_diff(ends_at) < 10, "{took:?}");
-            assert_eq!(why, format!("a:1: no answer within {} ms", took.as_millis()));
+            assert_eq!(why.text, format!("a:1: no answer within {} ms", took.as_millis()));
             assert_eq!(kept, keeps);
         }
     }

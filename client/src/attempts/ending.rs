@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Attempts;
 use crate::Error;
+use crate::error::Why;
 use crate::failure::Failure;
 use crate::shown::of_node;
 
@@ -29,7 +30,7 @@ impl Attempts {
     pub(crate) fn exhausted(&self) -> Error {
         let tried = self.tried.clone();
         match &self.last {
-            None => Error::DeadlineExceeded { last_error: "nothing was sent".to_owned() },
+            None => Error::deadline_exceeded("nothing was sent"),
             Some(Failure::NotLeader(Some(address))) => self.without_the_leader_at(address),
             Some(Failure::NotLeader(None) | Failure::NoLeader) => Error::NoLeader { tried },
             Some(Failure::Overloaded(retry_after)) => {
@@ -39,16 +40,12 @@ impl Attempts {
                 Error::StorageFull { retry_after: *retry_after, why: why.clone() }
             }
             Some(Failure::ElectionBlocked(sentence)) => {
-                Error::Unavailable { tried, last_error: sentence.clone() }
+                Error::unavailable_at(tried, sentence.clone())
             }
-            Some(Failure::SessionExpired) => {
-                Error::Unavailable { tried, last_error: "session expired".to_owned() }
-            }
-            Some(Failure::Lost { why, timed_out: true }) => {
-                Error::DeadlineExceeded { last_error: why.clone() }
-            }
+            Some(Failure::SessionExpired) => Error::unavailable_at(tried, "session expired"),
+            Some(Failure::Lost { why, timed_out: true }) => Error::deadline_exceeded(why.clone()),
             Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
-                Error::Unavailable { tried, last_error: why.clone() }
+                Error::unavailable_at(tried, why.clone())
             }
             Some(Failure::Unreadable(message)) => {
                 Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
@@ -63,20 +60,19 @@ impl Attempts {
     fn without_the_leader_at(&self, address: &str) -> Error {
         let tried = self.tried.clone();
         let why = match &self.named {
-            None => "that is no host:port".to_owned(),
+            None => Why::from("that is no host:port"),
             // It answers, and does not lead: the nodes disagree for a while.
             Some(node) if node.connection().is_some() => return Error::NoLeader { tried },
             Some(node) => match node.last_failure() {
-                Some(Error::Unavailable { last_error, .. }) => last_error,
-                Some(error) => error.to_string(),
-                None => "no connection before the deadline".to_owned(),
+                Some(error) => error.into(),
+                None => "no connection before the deadline".into(),
             },
         };
         let address = of_node(address);
-        let last_error = format!(
+        let text = format!(
             "the leader is said to be at {address}, which cannot be reached from here: {why}; a client must reach the \
              `advertise.client` of every member"
         );
-        Error::Unavailable { tried, last_error }
+        Error::unavailable_at(tried, Why { text, source: why.source })
     }
 }

@@ -4,13 +4,14 @@ use std::sync::{Arc, Weak};
 
 use super::Pool;
 use crate::Error;
-use crate::convert;
+use crate::convert::why;
+use crate::error::Why;
 use crate::node::{Connection, Node};
 
 impl Pool {
     /// Connects to the first node that answers, trying each once.
     pub(crate) async fn connect_any(&self) -> Result<(), Error> {
-        let (mut tried, mut last) = (Vec::new(), String::new());
+        let (mut tried, mut last) = (Vec::new(), Why::from(""));
         let (mut denied, mut mismatch) = (None, None);
         for i in 0..self.seeds {
             let Some(node) = self.nth(self.start + i) else {
@@ -21,12 +22,11 @@ impl Pool {
                 Err(error @ Error::ProtocolMismatch { .. }) => return Err(error),
                 Err(error @ Error::ClusterMismatch { .. }) => mismatch = Some(error),
                 Err(error) if error.is_denied() => denied = Some(error),
-                Err(Error::Unavailable { last_error, .. }) => last = last_error,
-                Err(error) => last = error.to_string(),
+                Err(error) => last = Why::from(error),
             }
             tried.push(node.address().to_owned());
         }
-        Err(denied.or(mismatch).unwrap_or(Error::Unavailable { tried, last_error: last }))
+        Err(denied.or(mismatch).unwrap_or_else(|| Error::unavailable_at(tried, last)))
     }
 
     /// The node's connection, opened if there is none. While no formed node has answered, one that is
@@ -62,11 +62,11 @@ impl Pool {
     ) -> Result<Arc<Connection>, Error> {
         let limit = self.options.connect_timeout;
         let mut stub = connection.stub();
-        let unavailable = |why| Error::unavailable(node.address(), why);
+        let unavailable = |why: Why| Error::unavailable(node.address(), why);
         let learnt = match tokio::time::timeout(limit, stub.hello(limit)).await {
             Ok(Ok(hello)) => self.learn(node.address(), hello),
-            Ok(Err(status)) => Err(unavailable(convert::describe(&status))),
-            Err(_) => Err(unavailable(format!("no answer within {} ms", limit.as_millis()))),
+            Ok(Err(status)) => Err(unavailable(why(&status))),
+            Err(_) => Err(unavailable(format!("no answer within {} ms", limit.as_millis()).into())),
         };
         if learnt.is_err() {
             node.discard(&connection);

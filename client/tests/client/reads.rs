@@ -6,7 +6,7 @@ use crate::fake::{
 };
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{
-    Bytes, Client, Error, ListOptions, Options, PROTOCOL, ReadFrom, ReadOptions, Role,
+    Bytes, Client, Error, ErrorKind, ListOptions, Options, PROTOCOL, ReadFrom, ReadOptions, Role,
 };
 use futures::TryStreamExt;
 
@@ -420,7 +420,15 @@ async fn invalid_options_are_refused_without_a_connection() {
     }
     let (_held, dead) = dead();
     match Options::new([dead.clone()]).connect().await {
-        Err(Error::Unavailable { tried, last_error }) => {
+        Err(error @ Error::Unavailable { .. }) => {
+            let source = std::error::Error::source(&error).expect("the system's error");
+            let refused = source.downcast_ref::<std::io::Error>().expect("an I/O error").kind();
+            assert_eq!(refused, std::io::ErrorKind::ConnectionRefused);
+            assert_eq!(
+                (error.kind(), error.kind().may_be_repeated()),
+                (ErrorKind::Unavailable, true)
+            );
+            let Error::Unavailable { tried, last_error, .. } = error else { unreachable!() };
             assert_eq!(tried, [dead]);
             assert!(last_error.contains("refused"), "{last_error}");
         }

@@ -80,7 +80,7 @@ async fn a_leader_that_does_not_answer_from_here_is_named_with_its_address() {
     let (tried, last_error) = loop {
         let client = options(&[&follower]).deadline(deadline).connect().await.unwrap();
         match client.get("a").await {
-            Err(Error::Unavailable { tried, last_error }) if last_error.contains("leader") => {
+            Err(Error::Unavailable { tried, last_error, .. }) if last_error.contains("leader") => {
                 break (tried, last_error);
             }
             // The follower's answer was on its way at the deadline.

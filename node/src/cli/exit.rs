@@ -68,7 +68,7 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let exit = of(error);
-    let message = format!("{error:#}{}", hint(error));
+    let message = format!("{}{}", in_full(error), hint(error));
     // A node may have written part of it, and would begin a line of its own there.
     let message = match error.downcast_ref::<ClientError>() {
         Some(_) => shown::one_line(&message),
@@ -76,6 +76,20 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
     };
     output.error(&message, exit as u8);
     exit.into()
+}
+
+/// The error with its causes, each said once: the text of a client's error holds those of its causes.
+pub(crate) fn in_full(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for said in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+    }
+    text
 }
 
 /// What to do if nothing listens at the default address.
@@ -169,6 +183,23 @@ mod tests {
         ] {
             assert!(TABLE.contains(&format!("\n{:3}  ", exit as u8)), "{exit:?}");
         }
+    }
+
+    /// An error whose text holds that of its cause, as a client's does.
+    #[derive(Debug, thiserror::Error)]
+    #[error("unavailable: {0} (tried a:1)")]
+    struct Telling(#[source] io::Error);
+
+    /// The story: errors of the client got causes, and the command line would have said each twice.
+    #[test]
+    fn a_cause_that_is_said_is_not_said_again() {
+        let error = Telling(io::Error::from(io::ErrorKind::ConnectionRefused));
+        let error = anyhow::Error::new(error).context("while putting");
+        let once = "while putting: unavailable: connection refused (tried a:1)";
+        assert_eq!(in_full(&error), once);
+        let silent =
+            anyhow::Error::new(io::Error::from(io::ErrorKind::NotFound)).context("no file");
+        assert_eq!(in_full(&silent), "no file: entity not found");
     }
 
     #[test]

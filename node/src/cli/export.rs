@@ -7,7 +7,7 @@
 use super::ConnectOptions;
 use super::bar;
 use super::bytes_text::key_bytes;
-use super::exit::{Exit, UsageError};
+use super::exit::{Exit, UsageError, in_full};
 use super::json_lines::{End, end_line, item_line};
 use super::output::{Output, tell};
 use super::senders::{NODE_TIMEOUT, may_ask_another, note_not_sent, senders};
@@ -205,7 +205,7 @@ async fn by_state(
             Some((other, _))
                 if error.downcast_ref().is_some_and(may_ask_another) && sink.restart()? =>
             {
-                note_not_sent(output, &endpoint, &format!("{error:#}"), other);
+                note_not_sent(output, &endpoint, &in_full(&error), other);
             }
             _ => return Err(error),
         }

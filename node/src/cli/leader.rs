@@ -87,7 +87,7 @@ async fn show(connect: &ConnectOptions, output: &Output) -> anyhow::Result<Exit>
         let tried = client.endpoints();
         // A node that knows why nobody leads says more.
         return Err(match found.nodes().find_map(|node| node.not_ready.clone()) {
-            Some(last_error) => Error::Unavailable { tried, last_error },
+            Some(last_error) => Error::Unavailable { tried, last_error, source: None },
             None => Error::NoLeader { tried },
         }
         .into());
@@ -152,7 +152,7 @@ async fn other_leader(client: &Client, slot: u16, limit: Duration) -> anyhow::Re
             let last_error = format!(
                 "slot {slot} gives leadership away, and nobody else leads yet; `cairn leader show` says when"
             );
-            return Err(Error::DeadlineExceeded { last_error }.into());
+            return Err(Error::DeadlineExceeded { last_error, source: None }.into());
         }
         tokio::time::sleep(POLL).await;
     }

@@ -171,7 +171,7 @@ mod tests {
         let denied = || Err(Error::PermissionDenied { message: "no role".into() });
         let silent = || {
             let (tried, last_error) = (vec!["c:1".into()], "nobody listens".into());
-            Err(Error::Unavailable { tried, last_error })
+            Err(Error::Unavailable { tried, last_error, source: None })
         };
         let answers = [("a:1".to_owned(), denied()), ("c:1".to_owned(), silent())];
         assert_eq!(findings(&answers), NOTHING);

@@ -153,7 +153,7 @@ fn ended_by(error: anyhow::Error, progress: &Progress) -> anyhow::Error {
     }
     let error = match exit::of(&error) {
         // It says that nothing was changed. A node may have written part of the text.
-        Exit::ConditionFailed => anyhow::anyhow!("{}", shown::one_line(&format!("{error:#}"))),
+        Exit::ConditionFailed => anyhow::anyhow!("{}", shown::one_line(&exit::in_full(&error))),
         _ => error,
     };
     error.context(broken_off(progress))
@@ -205,9 +205,10 @@ async fn copy(
         reading = match source.read(Values::Behind((term, index)), output).await {
             Ok(next) => next,
             Err(error) if number == args.passes => {
+                let why = exit::in_full(&error);
                 output.note(
-                    || json!({ "not_caught_up": format!("{error:#}") }),
-                    || format!("whether the source has changed since is not known: {error:#}"),
+                    || json!({ "not_caught_up": why }),
+                    || format!("whether the source has changed since is not known: {why}"),
                 );
                 break;
             }

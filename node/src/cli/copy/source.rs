@@ -4,6 +4,7 @@
 //! for a while.
 
 use super::pass::Entry;
+use crate::cli::exit::in_full;
 use crate::cli::output::Output;
 use crate::cli::senders::{may_ask_another, note_not_sent, senders};
 use crate::cli::state::{Reading, held_before};
@@ -57,9 +58,10 @@ impl Source {
                 return Err(why);
             }
             if !is_told {
+                let why = in_full(&why);
                 output.note(
-                    || json!({ "not_sent": format!("{why:#}"), "asking": "again" }),
-                    || format!("no member sends its state now ({why:#}); asking again"),
+                    || json!({ "not_sent": why, "asking": "again" }),
+                    || format!("no member sends its state now ({why}); asking again"),
                 );
                 is_told = true;
             }

@@ -20,7 +20,7 @@ mod tail;
 use super::ConnectOptions;
 use super::confirm::confirm;
 use super::connect::time;
-use super::exit::{Exit, UsageError};
+use super::exit::{Exit, UsageError, in_full};
 use super::http::address;
 use super::output::Output;
 use super::server_options::ServerOptions;
@@ -178,7 +178,7 @@ fn wanted(args: &BundleArgs) -> Wanted {
     let reached = config.map(|config| config.advertise_client.unwrap_or(config.client_address));
     let client = args.connect.client_or(reached, otherwise);
     Wanted {
-        client: client.map_err(|error| format!("{error:#}")),
+        client: client.map_err(|error| in_full(&error)),
         http: http.map_err(|error| error.to_string()),
         addresses,
         config: args.config.clone(),

@@ -127,7 +127,7 @@ mod tests {
 
     fn silent() -> Answer {
         let (tried, last_error) = (vec!["b:1".into()], "nobody listens".into());
-        ("b:1".into(), Err(Error::Unavailable { tried, last_error }))
+        ("b:1".into(), Err(Error::Unavailable { tried, last_error, source: None }))
     }
 
     #[test]

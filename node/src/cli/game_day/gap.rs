@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn an_error_is_a_refusal_unless_the_outcome_is_unknown() {
-        let unknown = Error::OutcomeUnknown { last_error: String::new() };
+        let unknown = Error::OutcomeUnknown { last_error: String::new(), source: None };
         assert_eq!(Outcome::of(&Ok(())), Outcome::Acknowledged);
         assert_eq!(Outcome::of::<()>(&Err(unknown)), Outcome::Unknown);
         let refused = Error::NoLeader { tried: Vec::new() };

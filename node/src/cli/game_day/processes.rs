@@ -7,7 +7,7 @@
 
 use super::shell;
 use crate::cli::dev::DevMember;
-use crate::cli::exit::UsageError;
+use crate::cli::exit::{UsageError, in_full};
 use anyhow::Context;
 use clap::Args;
 use rustix::process::Signal;
@@ -176,7 +176,7 @@ impl Control {
             }
         }
         let Some(error) = first_error else { return Ok(()) };
-        anyhow::bail!("what was done is not undone: {error:#}")
+        anyhow::bail!("what was done is not undone: {}", in_full(&error))
     }
 
     async fn undo_one(&self, done: &Done) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@ use super::load::{self, Load};
 use super::losses::Losses;
 use super::processes::{Control, FaultTarget};
 use super::report::{GameDay, Trial};
+use crate::cli::exit::in_full;
 use crate::cli::output::tell;
 use anyhow::Context;
 use bytes::Bytes;
@@ -69,7 +70,7 @@ impl Runner {
             day.trials.push(Trial { runs: true, ..Trial::new(fault) });
             let Some(trial) = day.trials.last_mut() else { break };
             if let Err(error) = self.one(fault, trial).await {
-                trial.add_trouble(&format!("{error:#}"));
+                trial.add_trouble(&in_full(&error));
                 stopped_by = Some(fault.name());
             }
             trial.runs = false;
@@ -100,7 +101,7 @@ impl Runner {
             .with_context(|| format!("the keys below {prefix} are left, and are to be deleted"));
         for failed in [undone, stopped.map(drop), well, removed] {
             if let Err(error) = failed {
-                day.add_trouble(&format!("{error:#}"));
+                day.add_trouble(&in_full(&error));
             }
         }
     }
@@ -285,7 +286,7 @@ fn note(trial: &mut Trial, stopped: anyhow::Result<Measured>, lost: Losses) -> b
             true
         }
         Err(error) => {
-            trial.add_trouble(&format!("{error:#}"));
+            trial.add_trouble(&in_full(&error));
             false
         }
     }

@@ -114,7 +114,7 @@ async fn wait(
         if began.elapsed() + poll > args.timeout {
             let why = under_way.unwrap_or_else(|| "no leader answered".into());
             let last_error = format!("not done yet: {why}; the same command goes on from there");
-            return Err(Error::DeadlineExceeded { last_error }.into());
+            return Err(Error::DeadlineExceeded { last_error, source: None }.into());
         }
         tokio::time::sleep(poll).await;
         poll = (poll * 3 / 2).min(LAST_POLL);

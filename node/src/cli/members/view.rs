@@ -27,7 +27,7 @@ impl ClusterView {
             let why = nodes().find_map(|node| node.not_ready.clone());
             let tried = client.endpoints();
             let last_error = why.unwrap_or_else(|| "the cluster is not formed".into());
-            return Err(Error::Unavailable { tried, last_error }.into());
+            return Err(Error::Unavailable { tried, last_error, source: None }.into());
         }
         let newest = nodes().filter(|node| !node.members.is_empty());
         let newest = newest.max_by_key(|node| node.membership);

@@ -34,7 +34,7 @@ fn node(slot: u16, committed: u64, applied: u64) -> Answer {
 fn silent(slot: u16) -> Answer {
     let endpoint = format!("n{slot}.example:7400");
     let last_error = "connection refused".into();
-    (endpoint.clone(), Err(Error::Unavailable { tried: vec![endpoint], last_error }))
+    (endpoint.clone(), Err(Error::Unavailable { tried: vec![endpoint], last_error, source: None }))
 }
 
 fn scrape(slot: u16, puts: u64, gets: u64) -> Scrape {
@@ -166,7 +166,7 @@ fn what_others_wrote_is_shown_and_never_obeyed() {
         node.election_blocked = Some(hostile.into());
     }
     let last_error = hostile.to_owned();
-    let error = Error::Unavailable { tried: vec![hostile.into()], last_error };
+    let error = Error::Unavailable { tried: vec![hostile.into()], last_error, source: None };
     let answers = vec![named, (hostile.into(), Err(error))];
     let mut told = scrape(1, 1, 1);
     told.memory = vec![(hostile.into(), 1 << 20)];

@@ -16,5 +16,8 @@ pub(super) fn node(endpoint: &str) -> Answer {
 /// A node that is down.
 pub(super) fn silent(endpoint: &str) -> Answer {
     let last_error = "nobody listens".into();
-    (endpoint.into(), Err(Error::Unavailable { tried: vec![endpoint.into()], last_error }))
+    (
+        endpoint.into(),
+        Err(Error::Unavailable { tried: vec![endpoint.into()], last_error, source: None }),
+    )
 }

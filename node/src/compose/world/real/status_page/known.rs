@@ -78,7 +78,9 @@ fn answers(moment: &Moment, limit: Duration) -> Vec<Answer> {
         let name = name(member.slot, member.voter);
         let answer = match silence(lag, limit) {
             None => Ok(answering(own, member, lag)),
-            Some(last_error) => Err(Error::Unavailable { tried: vec![name.clone()], last_error }),
+            Some(last_error) => {
+                Err(Error::Unavailable { tried: vec![name.clone()], last_error, source: None })
+            }
         };
         Some((name, answer))
     };
