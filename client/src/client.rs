@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attempts::Attempts;
 use crate::options::{LONGEST, Options};
-use crate::pool::Pool;
+use crate::pool::{Pool, Target};
 use crate::types::Limits;
 use crate::{Error, Member};
 
@@ -25,7 +26,7 @@ pub struct Client {
 
 impl Client {
     /// Connects with default options to the first endpoint (`host:port`) that answers. Each is
-    /// tried once. The client learns the other nodes from it.
+    /// tried once. The client learns the other nodes from it. [`Options::connect_within`] waits for one.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if none answers, [`Error::InvalidOptions`] if there is none or one is
@@ -106,6 +107,7 @@ impl Client {
 
 impl Options {
     /// Creates a client and connects it to the first endpoint that answers. Each is tried once.
+    /// [`Options::connect_within`] waits for one, [`Options::build`] asks none.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`],
@@ -116,7 +118,25 @@ impl Options {
         Ok(client)
     }
 
-    /// Creates a client that connects with its first request.
+    /// Creates a client and waits until a node answers, for at most this long (and a year): for an application
+    /// that may start before its cluster. A node that does not answer is asked again after a pause, which grows to a
+    /// second. The requests of the client keep their own deadline.
+    ///
+    /// May be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the last failure, if none answers in time; [`Error::DeadlineExceeded`] if the time
+    /// is too short to ask one. What time does not change is returned at once: [`Error::InvalidOptions`],
+    /// [`Error::ProtocolMismatch`], and, once no other node is left to ask, [`Error::ClusterMismatch`],
+    /// [`Error::Unauthenticated`] and [`Error::PermissionDenied`].
+    pub async fn connect_within(self, wait: Duration) -> Result<Client, Error> {
+        let client = self.build()?;
+        let mut attempts = Attempts::new(Target::Any, wait.min(LONGEST));
+        attempts.connection(&client.pool).await?;
+        Ok(client)
+    }
+
+    /// Creates a client that connects with its first request. Asks nobody.
     ///
     /// # Errors
     /// [`Error::InvalidOptions`].

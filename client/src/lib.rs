@@ -33,6 +33,8 @@
 //! - **A write is applied at most once**, however often the client had to send it. Each carries a
 //!   client id and a sequence number, and the servers answer a repeated number with its first
 //!   result.
+//! - **Connecting waits or does not**: [`Options::connect`] tries each endpoint once, [`Options::connect_within`] waits until
+//!   one answers, [`Options::build`] leaves it to the first request.
 //! - **One deadline** ([`Options::deadline`]) covers a request and all its retries.
 //! - **An unknown outcome is an error of its own** ([`Error::OutcomeUnknown`]). After any other
 //!   error of a write, it was not applied and will not be.

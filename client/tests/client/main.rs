@@ -10,6 +10,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod connect;
 mod fake;
 mod operator;
 mod reads;

@@ -14,7 +14,7 @@ use cairn_client::proto::operator_server::OperatorServer;
 use cairn_launch::HeldPort;
 use prost::Message;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -112,8 +112,12 @@ pub struct Node {
     always: Arc<Mutex<Option<Step>>>,
     hangs: Arc<AtomicBool>,
     denies: Arc<AtomicBool>,
+    /// How many more hellos fail, since the node is starting.
+    starting: Arc<Mutex<usize>>,
     members: Arc<Mutex<Vec<String>>>,
     generation: Arc<Mutex<u32>>,
+    /// How many hellos it received.
+    pub hellos: Arc<AtomicUsize>,
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
     pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
     pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
@@ -132,8 +136,10 @@ impl Node {
             always: Arc::default(),
             hangs: Arc::default(),
             denies: Arc::default(),
+            starting: Arc::default(),
             members: Arc::default(),
             generation: Arc::default(),
+            hellos: Arc::default(),
             writes: Arc::default(),
             reads: Arc::default(),
             timeouts: Arc::default(),
@@ -164,6 +170,11 @@ impl Node {
     /// From now on the node knows nothing of a caller who connects.
     pub fn denies(&self) {
         self.denies.store(true, Ordering::SeqCst);
+    }
+
+    /// The next so many callers who connect are told that the node is starting.
+    pub fn is_starting_for(&self, hellos: usize) {
+        *self.starting.lock().unwrap() = hellos;
     }
 
     /// Sets the members that the node reports to clients.

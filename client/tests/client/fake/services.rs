@@ -31,8 +31,18 @@ fn failed(status: &Status) -> proto::Failed {
 #[tonic::async_trait]
 impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
+        self.hellos.fetch_add(1, Ordering::SeqCst);
         if self.hangs.load(Ordering::SeqCst) && self.always_hangs() {
             std::future::pending().await
+        }
+        let starts = {
+            let mut starting = self.starting.lock().unwrap();
+            let starts = *starting > 0;
+            *starting = starting.saturating_sub(1);
+            starts
+        };
+        if starts {
+            return Err(Status::unavailable("starting"));
         }
         if self.denies.load(Ordering::SeqCst) {
             return Err(refused(&detail(Reason::Unauthenticated), "refused"));
