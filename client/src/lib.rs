@@ -35,6 +35,7 @@
 //!   result.
 //! - **Connecting waits or does not**: [`Options::connect`] tries each endpoint once, [`Options::connect_within`] waits until
 //!   one answers, [`Options::build`] leaves it to the first request.
+//! - **TLS** with certificates that are in files ([`Options::tls`]) or in memory ([`Options::tls_pem`]).
 //! - **One deadline** ([`Options::deadline`]) covers a request and all its retries.
 //! - **An unknown outcome is an error of its own** ([`Error::OutcomeUnknown`]). After any other
 //!   error of a write, it was not applied and will not be.

@@ -1,6 +1,6 @@
 //! How a client connects and how long it tries.
 
-use cairn_tls::Files;
+use cairn_tls::{Files, Origin, Pem};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub struct Options {
     pub(crate) max_in_flight: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) token: Option<Token>,
-    pub(crate) tls: Option<Files>,
+    pub(crate) tls: Option<Origin>,
     pub(crate) read_from: ReadFrom,
 }
 
@@ -122,7 +122,20 @@ impl Options {
         key: impl Into<PathBuf>,
     ) -> Self {
         let (ca, certificate, key) = (ca.into(), certificate.into(), key.into());
-        self.tls = Some(Files { ca, certificate, key });
+        self.tls = Some(Files { ca, certificate, key }.into());
+        self
+    }
+
+    /// The same with the certificates and the key themselves, in PEM, for an application that has them from a store of
+    /// secrets and in no file. They stay as they are: before the certificate ends, make another client with a new one.
+    pub fn tls_pem(
+        mut self,
+        ca: impl Into<Vec<u8>>,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        let (ca, certificate, key) = (ca.into(), certificate.into(), key.into());
+        self.tls = Some(Pem { ca, certificate, key }.into());
         self
     }
 

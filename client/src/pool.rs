@@ -235,9 +235,9 @@ impl Pool {
 
 /// The certificates, if the options name any.
 fn load(options: &Options) -> Result<Option<Tls>, Error> {
-    let Some(files) = options.tls.clone() else { return Ok(None) };
+    let Some(origin) = options.tls.clone() else { return Ok(None) };
     let invalid = Error::InvalidOptions;
-    let tls = Tls::load(files).map_err(|error| invalid(error.to_string()))?;
+    let tls = Tls::load(origin).map_err(|error| invalid(error.to_string()))?;
     let named = &*tls.name().cluster;
     match &options.cluster {
         Some(cluster) if cluster != named => Err(invalid(format!(

@@ -58,6 +58,16 @@ async fn a_client_does_not_wait_for_what_time_does_not_change() {
     assert_eq!(none.kind(), ErrorKind::Invalid, "{none}");
 }
 
+#[test]
+fn certificates_in_memory_that_cannot_be_used_are_named_and_the_key_is_never_shown() {
+    let options = Options::new(["127.0.0.1:1"]).tls_pem("no PEM", "no PEM", "a secret");
+    let shown = format!("{options:?}");
+    assert!(!shown.contains("secret") && !shown.contains("115, 101"), "{shown}");
+    let error = options.build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("the CA in memory: no certificate in PEM"), "{error}");
+}
+
 #[tokio::test]
 async fn a_client_that_is_built_asks_nobody_before_its_first_request() {
     let cluster = Cluster::new("test");

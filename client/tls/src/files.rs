@@ -1,13 +1,14 @@
 //! The CA, the certificate and the key of this process, and how they are replaced while it runs.
 //!
 //! What holds here: what is in use has passed every check: the key fits the certificate, the
-//! certificate is signed by a CA of the CA file, is valid now, and has a name. What replaces it has
-//! passed them too, and has the same name. Files that do not pass change nothing.
+//! certificate is signed by one of the CAs, is valid now, and has a name. What replaces it has
+//! passed them too, and has the same name. Files that do not pass change nothing. What was given in memory
+//! is never replaced.
 
 use crate::expiry::{Ends, Left, end_of_validity, last_end};
 use crate::name::CertificateName;
+use crate::origin::{Origin, Pem, Place, Unusable};
 use crate::refusal::Refusal;
-use crate::regular_file::read_file;
 use crate::verify::{Admits, AnsweringVerifier, ConnectingVerifier, name_in};
 use parking_lot::{Mutex, RwLock};
 use real_tokio as tokio;
@@ -22,15 +23,11 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig};
 use std::fmt;
-use std::hash::{DefaultHasher, Hasher};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often the files are looked at again.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
-/// The most bytes of one file.
-const FILE_BYTES: u64 = 1 << 20;
 /// A certificate that ends within this time is named in the log.
 const ENDS_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Between two log lines about that.
@@ -39,27 +36,6 @@ const ENDS_SOON_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// What is spoken on a connection, as both sides name it in the handshake. A server refuses another one.
 pub(crate) const H2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
-
-/// Where the certificates of a process are, in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
-    /// The CAs of the cluster, one or more.
-    pub ca: PathBuf,
-    /// The certificate, and what lies between it and the CA.
-    pub certificate: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-}
-
-/// A file that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {reason}", file.display())]
-pub struct Unusable {
-    /// The file.
-    pub file: PathBuf,
-    /// Why, and what to do.
-    pub reason: String,
-}
 
 /// The certificates of a process. Clones share them.
 #[derive(Clone)]
@@ -72,7 +48,7 @@ impl fmt::Debug for Tls {
 }
 
 struct Shared {
-    files: Files,
+    origin: Origin,
     name: CertificateName,
     current: RwLock<Arc<Pair>>,
     watched: Mutex<Watched>,
@@ -105,31 +81,24 @@ pub(crate) struct Pair {
 }
 
 impl Tls {
-    /// Reads the files. Blocks.
+    /// From [`Files`](crate::Files), which are read, or from [`Pem`]. Blocks.
     ///
     /// # Errors
-    /// The first file that cannot be used.
-    pub fn load(files: Files) -> Result<Tls, Unusable> {
-        let contents = Contents::read(&files)?;
-        let (name, pair) = contents.pair(&files)?;
-        let watched = Watched {
-            at: Instant::now(),
-            used: contents.hash(),
-            failed: None,
-            ends_soon_logged: None,
+    /// The first of them that cannot be used.
+    pub fn load(origin: impl Into<Origin>) -> Result<Tls, Unusable> {
+        let origin = origin.into();
+        let (used, (name, pair)) = {
+            let contents = origin.read()?;
+            (contents.hash(), pair(&contents, &origin)?)
         };
+        let watched = Watched { at: Instant::now(), used, failed: None, ends_soon_logged: None };
         let current = RwLock::new(Arc::new(pair));
-        Ok(Tls(Arc::new(Shared { files, name, current, watched: Mutex::new(watched) })))
+        Ok(Tls(Arc::new(Shared { origin, name, current, watched: Mutex::new(watched) })))
     }
 
     /// The name of this process.
     pub fn name(&self) -> &CertificateName {
         &self.0.name
-    }
-
-    /// The files.
-    pub fn files(&self) -> &Files {
-        &self.0.files
     }
 
     /// When the first certificate of the own chain ends, since the epoch. `None`: it has no end, or nobody
@@ -189,20 +158,20 @@ impl Tls {
 
 impl Shared {
     fn reload(&self) {
-        let contents = Contents::read(&self.files);
+        let contents = self.origin.read();
         let mut watched = self.watched.lock();
-        let seen = contents.as_ref().map_or(0, Contents::hash);
+        let seen = contents.as_ref().map_or(0, |contents| contents.hash());
         if seen == watched.used {
             watched.failed = None;
             return self.note_end(&mut watched);
         }
-        let read = contents.and_then(|contents| contents.pair(&self.files));
+        let read = contents.and_then(|contents| pair(&contents, &self.origin));
         let read = read.and_then(|(name, pair)| match name == self.name {
             true => Ok(pair),
             false => {
                 let reason =
                     format!("the certificate is {name}, and this process is {}", self.name);
-                Err(Unusable { file: self.files.certificate.clone(), reason })
+                Err(Unusable::new(self.origin.certificate(), reason))
             }
         });
         match read {
@@ -239,9 +208,12 @@ impl Shared {
         let then = UnixTime::since_unix_epoch(unix_now() + ENDS_SOON);
         if due && is_expired(&self.current.read().check(&self.name, then)) {
             watched.ends_soon_logged = Some(Instant::now());
-            let file = self.files.certificate.display();
-            tracing::warn!(name = %self.name, %file, "the certificate has expired or expires within 14 days; \
-                           replace the file, no restart is needed");
+            let file = self.origin.certificate();
+            let way_out = match file {
+                Place::File(_) => "replace the file, no restart is needed",
+                Place::Memory(_) => "give another one to a new client",
+            };
+            tracing::warn!(name = %self.name, %file, "the certificate has expired or expires within 14 days; {way_out}");
         }
     }
 }
@@ -255,102 +227,68 @@ fn is_expired(checked: &Result<(), rustls::Error>) -> bool {
     matches!(checked, Err(rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. })))
 }
 
-/// The bytes of the three files.
-struct Contents {
-    ca: Vec<u8>,
-    certificate: Vec<u8>,
-    key: Vec<u8>,
-}
-
-fn unusable(file: &Path, reason: impl Into<String>) -> Unusable {
-    Unusable { file: file.into(), reason: reason.into() }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, Unusable> {
-    read_file(file, FILE_BYTES).map_err(|error| unusable(file, error.to_string()))
-}
-
-fn certificates(file: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+fn certificates(place: Place, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
-    let read =
-        read.map_err(|error| unusable(file, format!("not a certificate in PEM: {error}")))?;
-    match read.is_empty() {
-        true => Err(unusable(file, "no certificate in PEM is in it")),
-        false => Ok(read),
+    match read {
+        Err(error) => Err(Unusable::new(place, format!("not a certificate in PEM: {error}"))),
+        Ok(read) if read.is_empty() => Err(Unusable::new(place, "no certificate in PEM is in it")),
+        Ok(read) => Ok(read),
     }
 }
 
-impl Contents {
-    fn read(files: &Files) -> Result<Contents, Unusable> {
-        Ok(Contents {
-            ca: read(&files.ca)?,
-            certificate: read(&files.certificate)?,
-            key: read(&files.key)?,
-        })
+/// What was read, after every check. `origin` is where it was read, for errors.
+fn pair(contents: &Pem, origin: &Origin) -> Result<(CertificateName, Pair), Unusable> {
+    let in_ca = |reason: String| Unusable::new(origin.ca(), reason);
+    let in_certificate = |reason: String| Unusable::new(origin.certificate(), reason);
+    let in_key = |reason: String| Unusable::new(origin.key(), reason);
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let authorities = certificates(origin.ca(), &contents.ca)?;
+    for certificate in &authorities {
+        let added = roots.add(certificate.clone());
+        added.map_err(|error| in_ca(format!("not a CA: {error}")))?;
     }
-
-    /// Changes with the contents.
-    fn hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for bytes in [&self.ca, &self.certificate, &self.key] {
-            hasher.write_usize(bytes.len());
-            hasher.write(bytes);
+    let roots = Arc::new(roots);
+    let chain = certificates(origin.certificate(), &contents.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&contents.key)
+        .map_err(|error| in_key(format!("not a private key in PEM: {error}")))?;
+    let certified = CertifiedKey::from_der(chain.clone(), key, &provider);
+    let certified = certified.map_err(|error| match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            let certificate = match origin.certificate() {
+                Place::File(file) => format!("the certificate in {}", file.display()),
+                given => given.to_string(),
+            };
+            in_key(format!("it is not the key of {certificate}"))
         }
-        hasher.finish()
-    }
-
-    fn pair(&self, files: &Files) -> Result<(CertificateName, Pair), Unusable> {
-        let in_certificate = |reason: String| unusable(&files.certificate, reason);
-        let provider = Arc::new(ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        let authorities = certificates(&files.ca, &self.ca)?;
-        for certificate in &authorities {
-            let added = roots.add(certificate.clone());
-            added.map_err(|error| unusable(&files.ca, format!("not a CA: {error}")))?;
-        }
-        let roots = Arc::new(roots);
-        let chain = certificates(&files.certificate, &self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|error| unusable(&files.key, format!("not a private key in PEM: {error}")))?;
-        let certified = CertifiedKey::from_der(chain.clone(), key, &provider);
-        let certified = certified.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                let certificate = files.certificate.display();
-                unusable(
-                    &files.key,
-                    format!("it is not the key of the certificate in {certificate}"),
-                )
-            }
-            error => unusable(&files.key, error.to_string()),
-        })?;
-        let end_entity =
-            certified.end_entity_cert().map_err(|error| in_certificate(error.to_string()))?;
-        let name =
-            name_in(end_entity).map_err(|error| in_certificate(own_reason(&error, files)))?;
-        let certified = Arc::new(SingleCertAndKey::from(certified));
-        let server = |admits, required, protocol: &[u8]| {
-            server_config(&provider, &roots, &certified, &name, (admits, required), protocol)
-                .map_err(|error| unusable(&files.ca, error))
-        };
-        let pair = Pair {
-            peers: server(Admits::Members, true, H2)?,
-            clients: server(Admits::MembersAndClients, true, H2)?,
-            http: server(Admits::MembersAndClients, false, HTTP1)?,
-            roots,
-            certified,
-            provider,
-            chain,
-            authorities,
-            ends: OnceLock::new(),
-        };
-        let checked = pair.check(&name, UnixTime::since_unix_epoch(unix_now()));
-        checked.map_err(|error| in_certificate(own_reason(&error, files)))?;
-        Ok((name, pair))
-    }
+        error => in_key(error.to_string()),
+    })?;
+    let end_entity =
+        certified.end_entity_cert().map_err(|error| in_certificate(error.to_string()))?;
+    let name = name_in(end_entity).map_err(|error| in_certificate(own_reason(&error, origin)))?;
+    let certified = Arc::new(SingleCertAndKey::from(certified));
+    let server = |admits, required, protocol: &[u8]| {
+        server_config(&provider, &roots, &certified, &name, (admits, required), protocol)
+            .map_err(in_ca)
+    };
+    let pair = Pair {
+        peers: server(Admits::Members, true, H2)?,
+        clients: server(Admits::MembersAndClients, true, H2)?,
+        http: server(Admits::MembersAndClients, false, HTTP1)?,
+        roots,
+        certified,
+        provider,
+        chain,
+        authorities,
+        ends: OnceLock::new(),
+    };
+    let checked = pair.check(&name, UnixTime::since_unix_epoch(unix_now()));
+    checked.map_err(|error| in_certificate(own_reason(&error, origin)))?;
+    Ok((name, pair))
 }
 
 /// Why the own certificate cannot be used.
-fn own_reason(error: &rustls::Error, files: &Files) -> String {
+fn own_reason(error: &rustls::Error, origin: &Origin) -> String {
     use CertificateError as E;
     let rustls::Error::InvalidCertificate(error) = error else { return error.to_string() };
     match error {
@@ -359,7 +297,10 @@ fn own_reason(error: &rustls::Error, files: &Files) -> String {
             "the certificate is not valid yet: check this machine's clock".into()
         }
         E::UnknownIssuer | E::BadSignature => {
-            format!("the certificate is signed by no CA in {}", files.ca.display())
+            match origin.ca() {
+                Place::File(file) => format!("the certificate is signed by no CA in {}", file.display()),
+                Place::Memory(_) => "the certificate is signed by no CA that was given".to_owned(),
+            }
         }
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
             "the certificate's extended key usage does not allow this: a member needs clientAuth and serverAuth, a client clientAuth".into()

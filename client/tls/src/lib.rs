@@ -4,6 +4,7 @@
 //! ```text
 //!  expiry.rs   when the own certificates end, and their CA
 //!  files.rs    CA, certificate and key of this process, read again when they change
+//!  origin.rs   where those come from: files, or memory
 //!  accept.rs   an accepted socket -> a stream and the name of who connected
 //!  connect.rs  a connected socket -> a stream to the member that was meant
 //!  verify.rs   chain, validity and usage against the CA; then the name
@@ -30,6 +31,7 @@ mod files;
 pub mod issue;
 mod name;
 mod names;
+mod origin;
 mod refusal;
 mod regular_file;
 mod stream;
@@ -38,8 +40,9 @@ mod verify;
 pub use accept::{HANDSHAKE_TIMEOUT, Port};
 pub use connect::{Connector, Expected, connect, connect_http};
 pub use expiry::Left;
-pub use files::{Files, RELOAD_INTERVAL, Tls, Unusable};
+pub use files::{RELOAD_INTERVAL, Tls};
 pub use name::{CertificateName, Holder, NameError};
+pub use origin::{Files, Origin, Pem, Place, Unusable};
 pub use refusal::{Cause, Refusal};
 pub use regular_file::read_file;
 pub use stream::{Detached, Remote, Stream};

@@ -118,7 +118,8 @@ impl NodeConfig {
             Some(Security::Tls { files, origins }) => (files, origins),
         };
         let tls = Tls::load(files.clone()).map_err(|error| {
-            conflict(format!("{}: {error}", origin(&error.file, files, origins)))
+            let named = error.place.file().map_or("", |file| origin(file, files, origins));
+            conflict(format!("{named}: {error}"))
         })?;
         let own = CertificateName::member(&self.cluster, self.slot);
         let own = own.map_err(|error| conflict(error.to_string()))?;
@@ -128,7 +129,7 @@ impl NodeConfig {
                 "{}: {}: the certificate is {}, and this member is {own}; `cairn certs issue DIR --member {}` makes its \
                  certificate",
                 origin(&files.certificate, files, origins),
-                tls.files().certificate.display(),
+                files.certificate.display(),
                 tls.name(),
                 self.slot
             ))),

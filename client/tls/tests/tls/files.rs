@@ -1,7 +1,7 @@
 //! Which files are used, and when they replace the ones before.
 
 use crate::handshake::meet;
-use crate::support::{Ca, Process, client, member, tls};
+use crate::support::{Ca, Process, client, in_memory, member, tls};
 use cairn_tls::issue::{Authority, Issued, Validity};
 use cairn_tls::{Expected, Port, Tls};
 use std::time::{Duration, SystemTime};
@@ -40,6 +40,42 @@ fn files_that_cannot_be_used_are_named_with_the_reason() {
     let process = Process::new(&ca.pem, &own);
     std::fs::remove_file(process.path("own.pem")).unwrap();
     assert!(why(&process).contains("own.pem: No such file"), "{}", why(&process));
+}
+
+#[tokio::test]
+async fn certificates_in_memory_are_used_as_those_of_files_are() {
+    let ca = Ca::of("blue");
+    let one = tls(&ca, &member(1));
+    let reader = Tls::load(in_memory(&ca.pem, &ca.issue(&client("reader")))).unwrap();
+    assert_eq!(reader.name(), &client("reader"));
+    let (accepted, connected) = meet(&one, Port::Clients, &reader, Expected::AnyMember).await;
+    assert_eq!(accepted, Ok(Some(client("reader"))));
+    assert_eq!(connected, Ok(b"hello".to_vec()));
+    reader.reload();
+    assert!(reader.ends().is_some(), "its end is known, too");
+    let (accepted, _) = meet(&one, Port::Clients, &reader, Expected::AnyMember).await;
+    assert_eq!(accepted, Ok(Some(client("reader"))), "a look at them changes nothing");
+}
+
+#[test]
+fn certificates_in_memory_that_cannot_be_used_are_named_with_the_reason() {
+    let (ca, other) = (Ca::of("blue"), Ca::of("blue"));
+    let own = ca.issue(&client("reader"));
+    let why =
+        |ca: &str, own: &Issued| Tls::load(in_memory(ca, own)).map(drop).unwrap_err().to_string();
+    let keyless = Issued { key: String::new(), ..ca.issue(&client("reader")) };
+    let another = Issued { key: ca.issue(&client("reader")).key, ..ca.issue(&client("reader")) };
+    assert_eq!(why("", &own), "the CA in memory: no certificate in PEM is in it");
+    let said = why(&ca.pem, &keyless);
+    assert!(said.starts_with("the key in memory: not a private key in PEM"), "{said}");
+    assert_eq!(
+        why(&ca.pem, &another),
+        "the key in memory: it is not the key of the certificate in memory"
+    );
+    assert_eq!(
+        why(&other.pem, &own),
+        "the certificate in memory: the certificate is signed by no CA that was given"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A folder with CAs and the certificates that they sign.
 
 use cairn_tls::issue::{Authority, Issued, Validity};
-use cairn_tls::{CertificateName, Files, Tls, Unusable};
+use cairn_tls::{CertificateName, Files, Pem, Tls, Unusable};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -30,6 +30,11 @@ impl Ca {
             .issue(name, &["localhost".into(), "127.0.0.1".into()], Validity::days(30))
             .unwrap()
     }
+}
+
+/// Certificates of one process that are in no file.
+pub fn in_memory(ca: &str, own: &Issued) -> Pem {
+    Pem { ca: ca.into(), certificate: own.certificate.clone().into(), key: own.key.clone().into() }
 }
 
 /// Certificate files of one process.

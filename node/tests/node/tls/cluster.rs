@@ -3,7 +3,8 @@
 use crate::alerts::WITH_CERTIFICATES;
 use crate::support::certificates::Ca;
 use crate::support::stranger::Stranger;
-use crate::support::{Cluster, SLOW_ELECTIONS, command, finish, run, value_of};
+use crate::support::{Cluster, SLOW_ELECTIONS, WAIT_LIMIT, command, finish, run, value_of};
+use cairn_client::Options;
 use cairn_launch::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -71,6 +72,27 @@ async fn a_cluster_with_certificates_forms_and_serves() {
         WITH_CERTIFICATES.into_iter().all(served).then_some(())
     };
     cluster.until("the ends of the certificate and its CA are known", ends).await;
+}
+
+/// The story: an application had its certificate from a store of secrets, and had to write it to a disk to connect.
+#[tokio::test]
+async fn a_client_connects_with_certificates_that_are_in_no_file() {
+    let mut cluster = Cluster::secured(1, "64MiB", "");
+    cluster.start_all().await;
+    let ca = cluster.certificates.as_ref().expect("secured").ca();
+    let own = ca.issue("client/reader");
+    let options = || {
+        let pem = [&ca.pem, &own.certificate, &own.key].map(|text| text.as_bytes());
+        let [ca, certificate, key] = pem;
+        Options::new(cluster.endpoints()).tls_pem(ca, certificate, key)
+    };
+    let client = options().connect_timeout(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT);
+    let client = client.deadline(WAIT_LIMIT).connect_within(WAIT_LIMIT).await.expect("a node");
+    let written = client.put("key", "value").await.expect("it is written");
+    let read = client.get("key").await.expect("it is read").expect("it exists");
+    assert_eq!((&read.value[..], read.version), (&b"value"[..], written.version));
+    let other = options().cluster("another").build().expect_err("of another cluster");
+    assert!(other.to_string().contains("cairn://tested/client/reader"), "{other}");
 }
 
 /// The story: a key was copied with the mode of any other file. Whoever had an account on that machine could
