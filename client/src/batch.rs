@@ -3,13 +3,17 @@
 use bytes::Bytes;
 
 use crate::types::{BatchInfo, Condition, Version};
-use crate::{Client, Error, convert, proto};
+use crate::{Client, Error, convert, limits, proto};
 
 /// An atomic batch: add operations, then commit.
 ///
 /// All conditions are checked against the state before the batch. If all hold, the changes are
 /// applied in order under one version; of several changes to one key the last one counts. If one
 /// does not hold, nothing changes.
+///
+/// **A batch has bounds**: 128 operations, checks among them, and as many bytes of keys and values as the servers take in one
+/// request; an operator may have set others ([`Client::limits`]). [`Batch::is_full`] says when it has that many operations. One
+/// that has more is refused with both numbers before anything is sent ([`Error::RequestTooLarge`]).
 ///
 /// ```no_run
 /// # async fn example(client: cairn_client::Client) -> Result<(), cairn_client::Error> {
@@ -94,12 +98,18 @@ impl Batch {
         self.operations.is_empty()
     }
 
+    /// Whether the batch has as many operations as the servers take. A client that no server has told its limits yet
+    /// takes them for the usual ones.
+    pub fn is_full(&self) -> bool {
+        limits::is_full(self.client.pool.view.limits(), self.operations.len())
+    }
+
     /// Applies the whole batch or nothing, and at most once.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`] with all conditions that did not hold;
-    /// [`Error::RequestTooLarge`]; [`Error::InvalidRequest`] if the batch is empty; else as
-    /// [`Client::put`].
+    /// [`Error::RequestTooLarge`] with the bound, if it has more operations or bytes than the servers take;
+    /// [`Error::InvalidRequest`] if the batch is empty; else as [`Client::put`].
     pub async fn commit(self) -> Result<BatchInfo, Error> {
         let response = self.client.write(self.operations).await?;
         Ok(BatchInfo {

@@ -5,6 +5,15 @@ use crate::convert::key_and_value;
 use crate::proto;
 use crate::types::Limits;
 
+/// The most operations of a batch at servers whose operator set no other number.
+const USUAL_BATCH_OPERATIONS: u32 = 128;
+
+/// Whether a batch of so many operations takes no more. Before the limits are known, by the usual ones.
+pub(crate) fn is_full(limits: Option<Limits>, operations: usize) -> bool {
+    let most = limits.map_or(USUAL_BATCH_OPERATIONS, |limits| limits.max_batch_operations);
+    usize::try_from(most).is_ok_and(|most| operations >= most)
+}
+
 /// Checks a key that may exist. The limit may have been higher when it was put; the server knows
 /// how long it can be.
 pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use crate::fake::{
     Cluster, Node, Step, WAIT_LIMIT, at_its_deadline, dead, not_leader, options, refuse,
 };
 use cairn_client::proto::{self, error_detail::Reason};
-use cairn_client::{Client, Condition, Error, Options, Version, WriteInfo};
+use cairn_client::{Client, Condition, Error, ErrorKind, Options, Version, WriteInfo};
 
 async fn one() -> (Cluster, Node, Client) {
     let cluster = Cluster::new("test");
@@ -314,6 +314,21 @@ async fn a_request_over_a_limit_is_refused_before_it_is_sent() {
     assert_eq!(batch.commit().await, Err(too_large));
     assert!(matches!(client.batch().commit().await, Err(Error::InvalidRequest(_))));
     assert!(node.writes.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_batch_says_when_it_is_full_and_one_that_has_more_is_refused_with_the_bound() {
+    let (_, node, client) = one().await;
+    let of = |client: &Client, operations: u8| {
+        (0..operations).fold(client.batch(), |batch, i| batch.delete(vec![i]))
+    };
+    assert!(!of(&client, 7).is_full() && of(&client, 8).is_full());
+    let error = of(&client, 9).commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert_eq!(error.to_string(), "request too large: 9 operations, the limit is 8 operations");
+    assert!(node.writes.lock().unwrap().is_empty(), "nothing was sent");
+    let unconnected = options(&[&node]).seed(8).build().unwrap();
+    assert!(!of(&unconnected, 127).is_full() && of(&unconnected, 128).is_full());
 }
 
 #[tokio::test]
