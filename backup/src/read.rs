@@ -155,6 +155,9 @@ impl Items {
         }
         let hash = record.hash().unwrap_or_default();
         let Record { key, term, index, length, .. } = record;
+        // Copies: a part of an object keeps all of it in memory. A restore holds thousands of keys and values at once, and
+        // each of a hostile backup is in another object.
+        let [key, value] = [key, value].map(|bytes| Bytes::copy_from_slice(&bytes));
         Ok(Some(Item { key, term, index, length, hash, value: Some(value) }))
     }
 }
@@ -317,5 +320,93 @@ impl Values {
             self.loads += 1;
         }
         Some(Load::Begun(spawn_fetch(&self.reader, object)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Head;
+    use crate::paths::path_of;
+    use prost::Message;
+    use std::path::Path;
+    use xxhash_rust::xxh3::xxh3_128;
+
+    /// What is in each of two objects with values.
+    const VALUES: &[u8] = b"firstsecond";
+
+    /// The record of a part of that.
+    fn record(key: &'static [u8], object: u32, offset: usize, length: usize) -> Record {
+        let hash = xxh3_128(&VALUES[offset..offset + length]).to_le_bytes();
+        let hash = Bytes::copy_from_slice(&hash);
+        let (key, length, offset) = (Bytes::from_static(key), length as u32, offset as u64);
+        Record { key, term: 1, index: 9, length, hash, object, offset }
+    }
+
+    fn records() -> Vec<Record> {
+        vec![record(b"a", 0, 0, 5), record(b"b", 1, 5, 6), record(b"c", 0, 0, 0)]
+    }
+
+    fn encoded(records: &[Record]) -> Vec<u8> {
+        Piece { named: Vec::new(), records: records.to_vec() }.encode_to_vec()
+    }
+
+    /// A folder for the objects of the backup `a`.
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        folder
+    }
+
+    /// The backup of the state of these tests, with these bytes in place of its records.
+    fn backup(folder: &Path, bytes: &[u8]) -> Backup {
+        let stored = |kind: &str, number: u32, bytes: &[u8]| {
+            let path = path_of("a", kind, number as usize);
+            std::fs::write(folder.join(&path), bytes).unwrap();
+            let (crc32, bytes) = (crc32fast::hash(bytes), bytes.len() as u64);
+            Object { number, path, bytes, raw_bytes: bytes, zstd: false, crc32 }
+        };
+        let mut summary = Summary::default();
+        records().iter().for_each(|record| summary.add(record).unwrap());
+        let manifest = Manifest {
+            keys: summary.keys,
+            value_bytes: summary.value_bytes,
+            state: summary.hash(),
+            records: vec![stored("records", 0, bytes)],
+            values: vec![stored("values", 0, VALUES), stored("values", 1, VALUES)],
+            ..Manifest::new("a".into(), Head::of_shop(9))
+        };
+        let target = Target::open(folder.to_str().unwrap()).unwrap();
+        Backup { reader: Reader { target, name: "a".into(), identities: None }, manifest }
+    }
+
+    /// What is read of it, and how that ends.
+    fn read(backup: &Backup) -> (Vec<Item>, Result<()>) {
+        let runtime = real_tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (mut items, mut found) = (backup.items().unwrap(), Vec::new());
+            loop {
+                match items.next().await {
+                    Ok(Some(item)) => found.push(item),
+                    Ok(None) => return (found, Ok(())),
+                    Err(error) => return (found, Err(error)),
+                }
+            }
+        })
+    }
+
+    /// The story: a restore gives 16,384 keys and values to the engine at once. Of a hostile backup each was a part of
+    /// another object of 16 MiB, and all of these stayed in memory.
+    #[test]
+    fn a_key_and_a_value_keep_no_object_in_memory() {
+        let folder = folder();
+        let (items, end) = read(&backup(folder.path(), &encoded(&records())));
+        end.unwrap();
+        let alone = |item: &Item| {
+            let value = item.value.as_ref().unwrap();
+            // An empty one has no memory at all.
+            item.key.is_unique() && (value.is_empty() || value.is_unique())
+        };
+        assert!(items.len() == 3 && items.iter().all(alone));
     }
 }

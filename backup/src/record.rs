@@ -84,6 +84,9 @@ pub(crate) struct Piece {
     pub(crate) records: Vec<Record>,
 }
 
+/// The longest key of a cluster. One that is longer would make the next request of a save longer than a member takes, and
+/// what a restore gives to the engine at once larger than memory.
+const KEY_BYTES_MAX: usize = 2048;
 /// The fewest bytes of a record, which has a hash of 16, and of a named object, which has a path and a
 /// checksum.
 const ENTRY_BYTES_MIN: usize = 20;
@@ -96,7 +99,12 @@ impl Piece {
         if entries > bytes.len() / ENTRY_BYTES_MIN {
             return Err(format!("{entries} in {} bytes", bytes.len()));
         }
-        Piece::decode(bytes.clone()).map_err(|error| error.to_string())
+        let piece = Piece::decode(bytes.clone()).map_err(|error| error.to_string())?;
+        let mut lengths = piece.records.iter().map(|record| record.key.len());
+        match lengths.find(|length| *length > KEY_BYTES_MAX) {
+            Some(length) => Err(format!("a key has {length} bytes")),
+            None => Ok(piece),
+        }
     }
 }
 
@@ -167,6 +175,9 @@ impl Summary {
             let what = format!("key {} behind {}", key_text(key), key_text(last));
             return Err(Error::Sent(what));
         }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Error::Sent(format!("key {} has {} bytes", key_text(key), key.len())));
+        }
         self.keys += 1;
         self.value_bytes += u64::from(record.length);
         self.hash.update(&(key.len() as u64).to_le_bytes());
@@ -216,6 +227,25 @@ mod tests {
         let named = Named { path: "a/values-000000".into(), crc32: 1, ..Named::default() };
         let piece = Piece { named: vec![named; 1000], records: Vec::new() };
         assert_eq!(Piece::read(&piece.encode_to_vec().into()), Ok(piece));
+    }
+
+    /// The story: a batch of a restore has thousands of keys, and each could have 16 MiB.
+    #[test]
+    fn a_piece_with_a_key_that_no_cluster_has_is_refused() {
+        let of = |bytes: usize| {
+            let (key, hash) = (Bytes::from(vec![b'k'; bytes]), Bytes::from(vec![0; 16]));
+            let record = Record { key, hash, ..Record::default() };
+            Piece { named: Vec::new(), records: vec![record] }
+        };
+        let longest = of(KEY_BYTES_MAX);
+        assert_eq!(Piece::read(&longest.encode_to_vec().into()).as_ref(), Ok(&longest));
+        assert!(Summary::default().add(&longest.records[0]).is_ok());
+        let longer = of(KEY_BYTES_MAX + 1);
+        let refused = Piece::read(&longer.encode_to_vec().into());
+        assert_eq!(refused, Err("a key has 2049 bytes".to_owned()));
+        // A save writes none that could not be read.
+        let refused = Summary::default().add(&longer.records[0]).unwrap_err().to_string();
+        assert!(refused.contains("has 2049 bytes"), "{refused}");
     }
 
     /// 16 MiB of empty records would take a gigabyte once they are decoded.

@@ -313,9 +313,6 @@ fn finished(reader: Reader, manifest: Manifest, seen: &Survey) -> Result<Source>
     })
 }
 
-/// No key is longer: one that is would make the next request longer than a member takes.
-const KEY_BYTES_MAX: usize = 2048;
-
 /// `None` if nothing of it can be used. `own`: what reads the encrypted records of this process alone.
 async fn broken_off(
     mut reader: Reader,
@@ -348,9 +345,6 @@ async fn broken_off(
         }
         // A saver names each object once: so no more are named than there are.
         if !named.iter().all(|object| paths.insert(object.path.clone())) {
-            break;
-        }
-        if piece.iter().any(|record| record.key.len() > KEY_BYTES_MAX) {
             break;
         }
         is_proven &= by_own;
