@@ -11,7 +11,12 @@ use crate::paths::manifest_path;
 use crate::target::Target;
 use bytes::Bytes;
 use real_tokio::task::{JoinHandle, spawn_blocking};
-use std::io::Read;
+use std::io::{self, Read};
+use zstd::stream::read::Decoder;
+
+/// The largest window of a compressed object, as a power of two: 16 MiB, since no object has more. A hostile one asks for
+/// memory for 128 MiB, which is what zstd allows.
+const WINDOW_LOG_MAX: u32 = 24;
 
 /// Where the objects of a backup are, and what reads them.
 #[derive(Clone)]
@@ -116,12 +121,47 @@ pub(crate) fn unpack(
 
 /// At most so many bytes, however many a hostile object would make.
 fn decompress(stored: &[u8], most: u64) -> std::result::Result<Bytes, String> {
-    let mut raw = Vec::new();
-    let decoder = zstd::stream::read::Decoder::new(stored).map_err(|error| error.to_string())?;
-    let read = decoder.take(most + 1).read_to_end(&mut raw);
-    read.map_err(|error| format!("cannot be decompressed: {error}"))?;
+    let refused = |error: io::Error| format!("cannot be decompressed: {error}");
+    // What is held of an object is as long as it is: a vector that grows takes up to twice as much.
+    let mut raw = Vec::with_capacity(usize::try_from(most).unwrap_or_default());
+    let mut decoder = Decoder::with_buffer(stored).map_err(refused)?;
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(refused)?;
+    decoder.take(most.saturating_add(1)).read_to_end(&mut raw).map_err(refused)?;
     if raw.len() as u64 > most {
         return Err(format!("holds more than {most} bytes"));
     }
+    raw.shrink_to_fit();
     Ok(raw.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(raw: &[u8]) -> Vec<u8> {
+        zstd::stream::encode_all(raw, 1).unwrap()
+    }
+
+    /// A frame with nothing in it, whose window has 2 to the power of `window_log` bytes.
+    fn frame(window_log: u8) -> Vec<u8> {
+        vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window_log - 10) << 3, 1, 0, 0]
+    }
+
+    /// The story: the vector of an object grew while that was decompressed. It took up to twice the bytes that counted as
+    /// held.
+    #[test]
+    fn an_object_takes_as_much_memory_as_it_has_bytes() {
+        let raw = vec![7; (9 << 20) + 1];
+        let (stored, most) = (Bytes::from(packed(&raw)), raw.len());
+        let unpacked =
+            cairn_fuzz::within(most + (64 << 10), || unpack(stored, None, true, most as u64));
+        assert!(unpacked.unwrap() == raw);
+    }
+
+    #[test]
+    fn a_window_that_no_object_needs_is_refused() {
+        assert_eq!(unpack(frame(24).into(), None, true, 100), Ok(Bytes::new()));
+        let refused = unpack(frame(25).into(), None, true, 100).unwrap_err();
+        assert!(refused.contains("cannot be decompressed"), "{refused}");
+    }
 }
