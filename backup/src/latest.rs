@@ -8,7 +8,7 @@
 
 use crate::cluster::{ClusterId, Clusters, Whose};
 use crate::error::{Error, Result};
-use crate::manifest::{FOLDERS_MAX, Head, Manifest, RESUMED_MAX};
+use crate::manifest::{ALL_FOLDERS_MAX, Head, Manifest};
 use crate::paths::folder_of;
 use crate::target::Target;
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ pub async fn reaches_back(target: &Target, manifest: &Manifest) -> Result<u64> {
         manifest.objects().map(|object| folder_of(&object.path)).collect();
     let mut began = manifest.head.began;
     // No backup needs more.
-    for folder in folders.into_iter().take(FOLDERS_MAX + RESUMED_MAX) {
+    for folder in folders.into_iter().take(ALL_FOLDERS_MAX) {
         match Head::load(target, folder).await {
             // Nothing can build on that, whatever its age is.
             Err(Error::Unreadable { .. }) => {}

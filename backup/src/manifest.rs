@@ -2,10 +2,13 @@
 //!
 //! One line says `cairn-backup`, the CRC-32 of the JSON behind it, and its length.
 
+mod list;
+
+use self::list::at_most;
 use crate::encryption::MORE_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::folder::Unreadable;
-use crate::keys::are_recipients;
+use crate::keys::{RECIPIENTS_MAX, are_recipients};
 use crate::paths::{folder_of, head_path, is_name, is_path, manifest_path, removed_path};
 use crate::shown::excerpt;
 use crate::target::{Survey, Target};
@@ -18,8 +21,8 @@ use std::collections::BTreeSet;
 const FORMAT: u32 = 2;
 /// The format of a backup that is not encrypted.
 const PLAIN_FORMAT: u32 = 1;
-/// More than any backup has.
-const OBJECTS_MAX: usize = 1 << 22;
+/// More than any backup has of one kind: each takes 140 bytes of a manifest as a save writes it.
+const OBJECTS_MAX: usize = 1 << 20;
 /// The most bytes of a head, of a manifest, and of objects once they are decompressed: what a hostile
 /// target can make a reader hold. No value has more than 16 MiB, and a larger object of values is never
 /// written.
@@ -32,6 +35,8 @@ const STATE_BYTES_MAX: usize = 8 << 10;
 /// A backup builds on no backup that needs the objects of so many folders. It is read in key order from
 /// all of them at once, and the reader holds an object of each.
 pub(crate) const FOLDERS_MAX: usize = 24;
+/// No backup needs the objects of more folders: those of its base, of what it goes on with, and its own.
+pub(crate) const ALL_FOLDERS_MAX: usize = FOLDERS_MAX + RESUMED_MAX;
 /// Backups that were broken off, and that are built upon at once.
 pub(crate) const RESUMED_MAX: usize = 8;
 /// The most members that a head names. A cluster has fewer.
@@ -62,14 +67,23 @@ pub struct Head {
     /// The finished backup that this one builds on.
     pub base: Option<String>,
     /// The backups that were broken off, and with which this one goes on.
+    #[serde(deserialize_with = "at_most::<_, _, RESUMED_MAX>")]
     pub resumes: Vec<String>,
     /// When it was begun, in seconds since 1970.
     pub began: u64,
     /// To whom its objects are encrypted, as recipients of age; none: they are not encrypted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, RECIPIENTS_MAX>"
+    )]
     pub recipients: Vec<String>,
     /// The identities of the members, each with the slot in the high 16 bits; none: an earlier release wrote it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, MEMBERS_MAX>"
+    )]
     pub members: Vec<u64>,
 }
 
@@ -92,8 +106,10 @@ pub struct Manifest {
     /// When it was finished, in seconds since 1970.
     pub ended: u64,
     /// The objects with records, in order.
+    #[serde(deserialize_with = "at_most::<_, _, OBJECTS_MAX>")]
     pub records: Vec<Object>,
     /// The objects with values, each with its number in the records.
+    #[serde(deserialize_with = "at_most::<_, _, OBJECTS_MAX>")]
     pub values: Vec<Object>,
 }
 
@@ -216,9 +232,13 @@ impl Head {
             Err(Error::TooLong { .. } | Error::Link { .. } | Error::NoFile { .. }) => None,
             bytes => bytes?,
         };
-        let json = bytes.as_ref().and_then(|bytes| unsealed(bytes).ok());
-        let head = json.and_then(|json| serde_json::from_str(json).ok());
-        Ok(head.filter(|head: &Head| head.fault().is_none()))
+        Ok(bytes.and_then(|bytes| Head::decode(&bytes)))
+    }
+
+    /// `None` if these bytes are none.
+    fn decode(bytes: &[u8]) -> Option<Head> {
+        let head: Head = serde_json::from_str(unsealed(bytes).ok()?).ok()?;
+        head.fault().is_none().then_some(head)
     }
 }
 
@@ -387,6 +407,10 @@ impl Manifest {
         if let Some(object) = odd {
             let path = excerpt(&object.path);
             return Err(damaged(format!("its manifest names an object `{path}`")));
+        }
+        let folders = self.sources();
+        if folders > ALL_FOLDERS_MAX {
+            return Err(damaged(format!("its manifest names objects of {folders} backups")));
         }
         if (self.format > PLAIN_FORMAT) != self.is_encrypted() {
             return Err(damaged("its manifest does not say to whom it is encrypted".into()));

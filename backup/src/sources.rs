@@ -12,7 +12,9 @@ use crate::encryption::{Encryption, MORE_BYTES_MAX, may_build_on};
 use crate::error::{Error, Result};
 use crate::fetch::{Reader, unpack};
 use crate::keys::Identities;
-use crate::manifest::{FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX};
+use crate::manifest::{
+    ALL_FOLDERS_MAX, FOLDERS_MAX, Head, Manifest, Object, RECORDS_BYTES_MAX, RESUMED_MAX,
+};
 use crate::paths::{folder_of, path_of};
 use crate::prune::{UNDER_WAY, is_younger};
 use crate::read::{Records, Values, decode_piece};
@@ -220,7 +222,7 @@ impl Sources {
             let Some(source) = broken_off.await? else { continue };
             // A save that breaks off often takes over the folders of all its attempts.
             let more: BTreeSet<String> = folders.union(&source.folders()).cloned().collect();
-            if more.len() < FOLDERS_MAX + RESUMED_MAX {
+            if more.len() < ALL_FOLDERS_MAX {
                 folders = more;
                 sources.resumes.push(name.clone());
                 sources.all.push(source);

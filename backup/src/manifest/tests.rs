@@ -1,6 +1,7 @@
 //! A manifest is read as it was written, or refused.
 
 use super::*;
+use crate::paths::path_of;
 
 fn manifest() -> Manifest {
     let head = Head {
@@ -122,6 +123,40 @@ fn a_head_that_goes_on_with_more_than_a_save_does_is_none() {
     });
 }
 
+/// Objects with records of so many backups.
+fn of_folders(folders: usize) -> Vec<Object> {
+    let Manifest { records, .. } = manifest();
+    let of = |folder: usize| Object {
+        path: path_of(&format!("b{folder}"), "records", 0),
+        ..records[0].clone()
+    };
+    // That of `a-1` has values.
+    (1..folders).map(of).collect()
+}
+
+/// The story: a list of 128 MiB took gigabytes of memory before anybody saw that no backup has so many members.
+#[test]
+fn no_list_of_a_manifest_takes_more_memory_than_one_that_a_save_writes() {
+    let whole = serde_json::to_string_pretty(&manifest()).unwrap();
+    let head = serde_json::to_string_pretty(&manifest().head).unwrap();
+    for (list, entry) in [("resumes", "\"\""), ("members", "0"), ("recipients", "\"\"")] {
+        let many = format!("\"{list}\": [{}]", vec![entry; 100_000].join(","));
+        let with_many = |json: &str| {
+            let json = match list {
+                "resumes" => json.replace("\"resumes\": []", &many),
+                _ => json.replace("\"began\": 1", &format!("\"began\": 1, {many}")),
+            };
+            assert!(json.len() > many.len());
+            format!("{}{json}", first_line(&json))
+        };
+        let [whole, head] = [&whole, &head].map(|json| with_many(json));
+        let decode = || Manifest::decode("a-1", whole.as_bytes());
+        let refused = cairn_fuzz::within(64 << 10, decode).unwrap_err().to_string();
+        assert!(refused.contains("expected a list of at most"), "{list}: {refused}");
+        assert_eq!(cairn_fuzz::within(64 << 10, || Head::decode(head.as_bytes())), None);
+    }
+}
+
 #[test]
 fn what_a_manifest_names_is_checked() {
     let refused = |change: fn(&mut Manifest)| {
@@ -137,9 +172,10 @@ fn what_a_manifest_names_is_checked() {
         (|m| m.values[0].path = "a/records-000000".into(), "names an object"),
         (|m| m.records[0].raw_bytes = u64::MAX, "names an object"),
         (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
-        (|m| m.head.resumes = vec!["b".into(); 9], "goes on with 9 others"),
-        (|m| m.head.members = vec![1; 65], "names 65 members"),
+        (|m| m.head.resumes = vec!["b".into(); 9], "length 9, expected a list of at most 8"),
+        (|m| m.head.members = vec![1; 65], "length 65, expected a list of at most 64"),
         (|m| m.values.push(m.values[0].clone()), "the same number"),
+        (|m| m.records = of_folders(33), "names objects of 33 backups"),
         (|m| m.name = "b".into(), "is that of `b`"),
         (|m| m.head.base = Some("../b".into()), "builds on `../b`, which is no backup's name"),
         (|m| m.head.resumes = vec!["b/c".into()], "builds on `b/c`"),

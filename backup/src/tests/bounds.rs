@@ -1,7 +1,7 @@
 //! What a backup may have at most, and what is left out or refused beyond that.
 
 use super::*;
-use crate::manifest::{FOLDERS_MAX, RESUMED_MAX, mark_removed};
+use crate::manifest::{ALL_FOLDERS_MAX, FOLDERS_MAX, mark_removed};
 
 /// Saves so many keys, and breaks off as on a connection that breaks.
 async fn break_off(cluster: &Cluster, target: &Target, name: &str, keys: usize) {
@@ -29,7 +29,7 @@ fn a_save_goes_on_with_breaks_of_32_folders_at_most() {
                 sources.all.iter().flat_map(|source| source.folders()).collect();
             most = most.max(folders.len());
         }
-        assert_eq!(most, FOLDERS_MAX + RESUMED_MAX - 1, "beside the folder of the save itself");
+        assert_eq!(most, ALL_FOLDERS_MAX - 1, "beside the folder of the save itself");
         let whole = cluster.save(&target, "whole", None).await;
         assert!(whole.sources() > FOLDERS_MAX, "{}", whole.sources());
         cluster.check(&target, "whole").await;
