@@ -19,6 +19,27 @@ const IDENTITIES_MAX: usize = 16;
 /// The most bytes of a file with keys.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
+/// The length of each recipient.
+const RECIPIENT_BYTES: usize = 62;
+/// Recipients to whom nothing can be encrypted: the points of small order, without and with the bit that X25519 passes
+/// over. Everybody knows what is agreed upon with one, and the library panics then.
+const WEAK: [&str; 14] = [
+    "age1qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq5cu47z",
+    "age1qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqzqqsuwj9m",
+    "age1qyqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqj7vrya",
+    "age1qyqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqzqqk67yly",
+    "age1ur4h5lpmgxu2u9jku0a0r87ydtdqnr0tnsetrlvxvgz3vh6fhqqqzyt4v9",
+    "age1ur4h5lpmgxu2u9jku0a0r87ydtdqnr0tnsetrlvxvgz3vh6fhzqqxqejhu",
+    "age1t7wft09r2zxzfvwsk92eeql0tvzyghxytqwgapkcyf8dm5ylz9ts6wm9s8",
+    "age1t7wft09r2zxzfvwsk92eeql0tvzyghxytqwgapkcyf8dm5ylz8ts72fzt7",
+    "age1anlllllllllllllllllllllllllllllllllllllllllllllllals4n2t7m",
+    "age1anllllllllllllllllllllllllllllllllllllllllllllllllls3hcv9z",
+    "age1ahlllllllllllllllllllllllllllllllllllllllllllllllalsn46ayy",
+    "age1ahlllllllllllllllllllllllllllllllllllllllllllllllllsh3g6la",
+    "age1amlllllllllllllllllllllllllllllllllllllllllllllllalselrwrv",
+    "age1amlllllllllllllllllllllllllllllllllllllllllllllllllsam3fc4",
+];
+
 const SECRET: &str = "AGE-SECRET-KEY-";
 /// How files begin that are encrypted themselves, as age does it with a passphrase.
 const LOCKED: [&[u8]; 2] = [b"age-encryption.org/", b"-----BEGIN AGE ENCRYPTED FILE-----"];
@@ -79,11 +100,14 @@ impl Recipients {
     }
 }
 
-/// Whether a head may name these, or none.
+/// Whether a head may name these, or none: as a save writes them.
 pub(crate) fn are_recipients(texts: &[String]) -> bool {
     texts.len() <= RECIPIENTS_MAX
         && texts.is_sorted_by(|one, next| one < next)
-        && texts.iter().all(|text| text.parse::<Recipient>().is_ok())
+        && texts.iter().all(|text| {
+            text.len() == RECIPIENT_BYTES
+                && recipient(text).is_ok_and(|key| key.to_string() == *text)
+        })
 }
 
 /// Secret keys, maybe none. Clones share them.
@@ -150,6 +174,11 @@ fn lines_of(path: &Path) -> std::result::Result<Vec<(usize, String)>, String> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    lines_in(bytes, path)
+}
+
+/// The same, of the bytes of the file.
+fn lines_in(bytes: Vec<u8>, path: &Path) -> std::result::Result<Vec<(usize, String)>, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("it has more than {FILE_BYTES_MAX} bytes, and is no file of keys"));
     }
@@ -191,7 +220,7 @@ fn shown_key(text: &str) -> String {
 }
 
 fn recipient(text: &str) -> std::result::Result<Recipient, &'static str> {
-    text.parse().map_err(|_| match text {
+    let key: Recipient = text.parse().map_err(|_| match text {
         _ if is_secret(text) => {
             "a secret key belongs into the file of --identity, and into no command: `age-keygen -y FILE` prints its \
              recipient. Make another key, if somebody may have seen this one"
@@ -204,8 +233,21 @@ fn recipient(text: &str) -> std::result::Result<Recipient, &'static str> {
             "recipients of plugins and other kinds are not served: give one that `age-keygen` made, without options"
         }
         _ => "it is no recipient of age, as age1…, or has a slip",
-    })
+    })?;
+    match WEAK.contains(&key.to_string().as_str()) {
+        true => Err(
+            "nothing can be encrypted to this one, since everybody knows its secret: give one that `age-keygen` made",
+        ),
+        false => Ok(key),
+    }
 }
+
+/// A secret key for tests, and its recipient.
+#[cfg(test)]
+pub(crate) const KNOWN: [&str; 2] = [
+    "AGE-SECRET-KEY-1QURSWPC8QURSWPC8QURSWPC8QURSWPC8QURSWPC8QURSWPC8QURSKMP32K",
+    "age1zwlyl6h27gzv0lfntr7fcqrjrzqazap8sy5zylkxwneh7llf0dksu37mwt",
+];
 
 fn identity(text: &str, file: &str) -> std::result::Result<Identity, String> {
     text.parse().map_err(|_| match text {
@@ -266,6 +308,31 @@ mod tests {
         expected.reverse();
         assert!(!are_recipients(&expected));
         assert!(!are_recipients(&["age1\u{1b}[2J".to_owned()]));
+    }
+
+    /// The story: the library panicked while it encrypted to such a recipient, so each save of a schedule failed with no word of
+    /// why.
+    #[test]
+    fn a_recipient_whose_secret_everybody_knows_is_refused() {
+        for text in WEAK {
+            let key: Recipient = text.parse().unwrap();
+            let encrypted = std::panic::catch_unwind(|| {
+                let to = std::iter::once(&key as &dyn age::Recipient);
+                age::Encryptor::with_recipients(to).is_ok()
+            });
+            assert!(encrypted.is_err(), "{text} can be used");
+            assert!(said(&[text]).contains("everybody knows its secret"), "{text}");
+            assert!(!are_recipients(&[text.to_owned()]), "{text}");
+        }
+    }
+
+    /// What a head names is compared with what a save is given, text by text.
+    #[test]
+    fn a_head_names_a_recipient_in_one_form_alone() {
+        let [_, public] = KNOWN;
+        let upper = public.to_uppercase();
+        assert!(upper.parse::<Recipient>().is_ok());
+        assert!(are_recipients(&[public.to_owned()]) && !are_recipients(&[upper]));
     }
 
     #[test]
