@@ -244,4 +244,28 @@ mod tests {
         let refused = decrypt(&more, &reader).unwrap_err();
         assert!(refused.contains("is not encrypted as its backup is"), "{refused}");
     }
+
+    /// `keys and values`, encrypted to the known identity by other code than age's.
+    const KNOWN: &str = concat!(
+        "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSBNZFNyYXM3c2xoRTNrWEEzazI1Z2NX",
+        "K3NWenIrbE5uYWhLZ0NCRWpmd1JJCm1sVkxlUEREdUFyamtON2hKTjhDb2RzeVJPc2VzSjIv",
+        "dWVyU0YwOGV3WWcKLS0tIFJxbVVzbUJEN1hjU2hJZWdJMnF4emFLRzB2S0dSZTNZRkljbEdB",
+        "N3VEOFUKBQUFBQUFBQUFBQUFBQUFBc9WTpAR7UH/RxqzWpEi+4GyjUW2SAfC3mJv3HNc5PI=",
+    );
+
+    /// Nobody changes what is encrypted so that it can be read, in its header or behind it.
+    #[test]
+    fn any_bytes_are_what_was_encrypted_or_are_refused() {
+        let (whole, reader) = (BASE64_STANDARD.decode(KNOWN).unwrap(), Identities::known());
+        assert_eq!(decrypt(&whole, &reader), Ok(b"keys and values".to_vec()));
+        cairn_fuzz::target!("whole" => whole.clone()).for_each(|bytes| {
+            let most = 4 * bytes.len() + (512 << 10);
+            match cairn_fuzz::within(most, || decrypt(bytes, &reader)) {
+                Ok(_) => assert_eq!(bytes, whole),
+                Err(why) => assert!(why.len() < 200, "{why}"),
+            }
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            assert!(decrypt_text(text, &reader).is_err() || text == KNOWN);
+        });
+    }
 }

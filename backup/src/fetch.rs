@@ -164,4 +164,26 @@ mod tests {
         let refused = unpack(frame(25).into(), None, true, 100).unwrap_err();
         assert!(refused.contains("cannot be decompressed"), "{refused}");
     }
+
+    #[test]
+    fn any_bytes_are_unpacked_to_what_an_object_may_have_or_are_refused() {
+        const MOST: usize = 4 << 10;
+        cairn_fuzz::target!(
+            "packed" => packed(b"keys and values"),
+            "frames" => [packed(b"keys"), packed(b" and values")].concat(),
+            "most" => packed(&[7; MOST]),
+            "more" => packed(&[7; MOST + 1]),
+            "window" => frame(24),
+        )
+        .for_each(|bytes| {
+            let stored = Bytes::copy_from_slice(bytes);
+            let unpacked = || unpack(stored.clone(), None, true, MOST as u64);
+            if let Ok(raw) = cairn_fuzz::within(4 * MOST, unpacked) {
+                assert!(raw.len() <= MOST);
+                let again = unpack(packed(&raw).into(), None, true, raw.len() as u64);
+                assert_eq!(again, Ok(raw));
+            }
+            assert_eq!(unpack(stored.clone(), None, false, 0), Ok(stored));
+        });
+    }
 }

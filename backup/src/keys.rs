@@ -150,6 +150,13 @@ impl Identities {
         Identities(Arc::new(self.iter().cloned().chain([other]).collect()))
     }
 
+    /// The one that the tests know.
+    #[cfg(test)]
+    pub(crate) fn known() -> Identities {
+        let [secret, _] = KNOWN;
+        Identities(Arc::new(secret.parse::<Identity>().into_iter().collect()))
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -413,5 +420,37 @@ mod tests {
         }
         let error = Identities::read(&["no such file".into()]).err().unwrap().to_string();
         assert!(error.contains("`no such file`: "), "{error}");
+    }
+
+    #[test]
+    fn any_bytes_are_lines_of_keys_or_are_refused_and_not_shown() {
+        let [secret, public] = KNOWN;
+        cairn_fuzz::target!(
+            "identities" => format!("# public key: {public}\n{secret}\n").into_bytes(),
+            "recipients" => format!("# of the office\n\n  {public}  \r\n").into_bytes(),
+            "locked" => b"age-encryption.org/v1\n-> scrypt abc 18\n".to_vec(),
+        )
+        .for_each(|bytes| {
+            let most = 128 * bytes.len() + (4 << 10);
+            let read = || lines_in(bytes.to_vec(), Path::new("keys"));
+            let Ok(lines) = cairn_fuzz::within(most, read) else { return };
+            let text = std::str::from_utf8(bytes).unwrap();
+            assert!(lines.len() <= text.lines().count());
+            for (number, line) in &lines {
+                assert_eq!(text.lines().nth(number - 1).map(str::trim), Some(line.as_str()));
+                if let Ok(key) = recipient(line) {
+                    assert!(are_recipients(&[key.to_string()]));
+                }
+                match identity(line, "keys") {
+                    Ok(key) => assert!(recipient(&key.to_public().to_string()).is_ok()),
+                    // Shorter ones may be words of the error.
+                    Err(why) => assert!(line.len() < 40 || !why.contains(line), "{why}"),
+                }
+            }
+            let texts: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+            if !texts.is_empty() && are_recipients(&texts) {
+                assert_eq!(Recipients::read(&texts).unwrap().texts(), texts);
+            }
+        });
     }
 }

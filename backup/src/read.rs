@@ -409,4 +409,19 @@ mod tests {
         };
         assert!(items.len() == 3 && items.iter().all(alone));
     }
+
+    #[test]
+    fn any_bytes_are_the_records_of_the_state_or_are_refused() {
+        let folder = folder();
+        cairn_fuzz::target!("records" => encoded(&records())).for_each(|bytes| {
+            let (items, end) = read(&backup(folder.path(), bytes));
+            assert!(items.is_sorted_by(|one, next| one.key < next.key));
+            assert!(items.iter().all(|item| item.is_intact() && item.term <= 1 && item.index <= 9));
+            match end {
+                Ok(()) => assert_eq!(items.len(), 3, "the hash is that of other records"),
+                Err(Error::Damaged { name, .. }) => assert_eq!(name, "a"),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
 }

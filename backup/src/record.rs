@@ -259,4 +259,47 @@ mod tests {
             assert!(refused.contains("1000 in 2000 bytes"), "{refused}");
         }
     }
+
+    #[test]
+    fn any_bytes_are_a_piece_that_is_read_as_it_is_written_or_are_refused() {
+        let record = |key: &'static [u8], length| Record {
+            key: Bytes::from_static(key),
+            term: 2,
+            index: 7,
+            length,
+            hash: Bytes::copy_from_slice(&xxh3_128(b"value").to_le_bytes()),
+            object: 3,
+            offset: 1 << 20,
+        };
+        let named = Named {
+            number: 3,
+            path: "a/values-000000".into(),
+            bytes: 10,
+            raw_bytes: 2 << 20,
+            zstd: true,
+            crc32: 1,
+        };
+        let whole = Piece { named: vec![named], records: vec![record(b"a", 5), record(b"b", 0)] };
+        // Out of order: it is a piece, and no state.
+        let odd = Piece { named: Vec::new(), records: vec![record(b"b", 5), record(b"a", 5)] };
+        cairn_fuzz::target!("whole" => whole.encode_to_vec(), "odd" => odd.encode_to_vec())
+            .for_each(|bytes| {
+                let given = Bytes::copy_from_slice(bytes);
+                let most = 64 * bytes.len() + (4 << 10);
+                let read = cairn_fuzz::within(most, || Piece::read(&given));
+                let Ok(piece) = read else { return };
+                assert_eq!(Piece::decode(&piece.encode_to_vec()[..]).as_ref(), Ok(&piece));
+                let entries = piece.named.len() + piece.records.len();
+                assert!(entries <= bytes.len() / ENTRY_BYTES_MIN);
+                for named in &piece.named {
+                    assert_eq!(Named::from(&Object::from(named)), *named);
+                }
+                let mut summary = Summary::default();
+                let added = piece.records.iter().take_while(|record| summary.add(record).is_ok());
+                let keys: Vec<&Bytes> = added.map(|record| &record.key).collect();
+                assert!(keys.is_sorted_by(|one, next| one < next));
+                assert!(keys.iter().all(|key| (1..=KEY_BYTES_MAX).contains(&key.len())));
+                assert_eq!(summary.keys, keys.len() as u64);
+            });
+    }
 }

@@ -1,6 +1,7 @@
 //! A manifest is read as it was written, or refused.
 
 use super::*;
+use crate::keys::KNOWN;
 use crate::paths::path_of;
 
 fn manifest() -> Manifest {
@@ -223,4 +224,83 @@ fn no_text_of_a_manifest_is_longer_in_an_error_than_a_person_reads() {
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("expected u64") || refused.contains('…'), "{refused}");
     assert!(refused.len() < 1500, "{}", refused.len());
+}
+
+/// The input stands behind a first line that is right: nobody gets further by chance.
+#[test]
+fn any_bytes_are_a_manifest_that_is_read_as_it_is_written_or_are_refused() {
+    let json = |manifest: &Manifest| serde_json::to_vec_pretty(manifest).unwrap();
+    let plain = manifest();
+    let [_, recipient] = KNOWN;
+    let head = Head {
+        base: Some("b0".into()),
+        resumes: vec!["b1".into()],
+        members: vec![(1 << 48) | 5, u64::MAX],
+        recipients: vec![recipient.into()],
+        ..plain.head.clone()
+    };
+    let Manifest { records, values, .. } = manifest();
+    let encrypted = Manifest { records, values, ..Manifest::new("a-1".into(), head) };
+    let newer = Manifest { format: FORMAT + 1, ..plain.clone() };
+    cairn_fuzz::target!(
+        "plain" => json(&plain),
+        "encrypted" => json(&encrypted),
+        "newer" => json(&newer),
+    )
+    .for_each(|bytes| {
+        let Ok(json) = std::str::from_utf8(bytes) else {
+            assert!(Manifest::decode("a-1", bytes).is_err());
+            return;
+        };
+        let sealed = format!("{}{json}", first_line(json));
+        let most = 64 * sealed.len() + (16 << 10);
+        let decoded = cairn_fuzz::within(most, || Manifest::decode("a-1", sealed.as_bytes()));
+        let manifest = match decoded {
+            Ok(manifest) => manifest,
+            Err(Error::Newer { name, format, .. }) => {
+                return assert!(name == "a-1" && format > FORMAT);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(matches!(error, Error::Damaged { .. }), "{text}");
+                return assert!(text.contains("`a-1`") && text.len() < 1500, "{text}");
+            }
+        };
+        assert_eq!(Manifest::decode("a-1", &manifest.encode().unwrap()).unwrap(), manifest);
+        assert!(manifest.records.iter().all(|object| is_path(&object.path, "records")));
+        assert!(manifest.values.iter().all(|object| is_path(&object.path, "values")));
+        let Head { base, resumes, .. } = &manifest.head;
+        assert!(base.iter().chain(resumes).all(|name| is_name(name)));
+        assert!(manifest.sources() <= ALL_FOLDERS_MAX);
+        // What a hostile one says is added up, too.
+        let Overview { objects, stored_bytes, own_bytes, .. } = Overview::of(&manifest);
+        assert!(own_bytes <= stored_bytes && objects == manifest.objects().count());
+    });
+}
+
+#[test]
+fn any_bytes_are_a_head_that_is_read_as_it_is_written_or_none() {
+    let head = Head { base: Some("b0".into()), members: vec![5], ..manifest().head };
+    let seed = serde_json::to_vec_pretty(&head).unwrap();
+    cairn_fuzz::target!("head" => seed).for_each(|bytes| {
+        let Ok(json) = std::str::from_utf8(bytes) else { return };
+        let sealed_head = format!("{}{json}", first_line(json));
+        let most = 64 * sealed_head.len() + (16 << 10);
+        let decode = || Head::decode(sealed_head.as_bytes());
+        let Some(head) = cairn_fuzz::within(most, decode) else { return };
+        assert_eq!(Head::decode(&sealed(&head, HEAD_BYTES_MAX).unwrap()), Some(head));
+    });
+}
+
+#[test]
+fn any_bytes_are_what_was_sealed_or_are_refused() {
+    let seed = sealed(&"a-1", HEAD_BYTES_MAX).unwrap();
+    cairn_fuzz::target!("name" => seed).for_each(|bytes| {
+        match cairn_fuzz::within(1 << 10, || unsealed(bytes)) {
+            Ok(json) => assert_eq!(format!("{}{json}", first_line(json)).as_bytes(), bytes),
+            Err(why) => {
+                assert!(["is no text", "is cut", "does not have its checksum"].contains(&why))
+            }
+        }
+    });
 }
