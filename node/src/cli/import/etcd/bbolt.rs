@@ -127,10 +127,11 @@ impl<S: Read + Seek> Database<S> {
     pub(super) fn open(source: S, length: u64) -> Result<Database<S>> {
         let mut window = Window { source, length, at: 0, bytes: Vec::new() };
         let first = Meta::read(&mut window, 0)?;
-        // The first one may be damaged: then the second one stands where its own page size says.
-        let mut second = None;
-        let mut size = *PAGE_SIZES.start();
-        while PAGE_SIZES.contains(&size) && second.is_none() {
+        // The first one may be damaged: then the second one stands where its own page size says. Else it stands at one place,
+        // and what looks like one elsewhere is a part of a value.
+        let sizes = first.as_ref().map_or(PAGE_SIZES, |meta| meta.page_bytes..=meta.page_bytes);
+        let (mut second, mut size) = (None, *sizes.start());
+        while sizes.contains(&size) && second.is_none() {
             second = Meta::read(&mut window, size)?.filter(|meta| meta.page_bytes == size);
             size *= 2;
         }

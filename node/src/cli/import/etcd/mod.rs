@@ -51,6 +51,8 @@ pub(super) enum Error {
     Hash,
     #[error(transparent)]
     Database(#[from] bbolt::Error),
+    #[error("it is damaged, or changed meanwhile: what is at byte {0} is no key with its value")]
+    Item(u64),
     #[error("it has no bucket `key`, so it is none of etcd's")]
     NoKeys,
     #[error("it has more than {most} keys, which would take more than 2 GB of memory", most = KEYS_MAX)]
@@ -155,7 +157,7 @@ impl<S: Read + Seek> Snapshot<S> {
         let length = u64::from(place.length);
         let most = length.min(MESSAGE_BYTES_MAX);
         let message = self.database.read(Span { at: place.at, length: most })?;
-        let changed = || io::Error::other("a value is none of etcd's, or it changed meanwhile");
+        let changed = || Error::Item(place.at);
         if length > MESSAGE_BYTES_MAX {
             let key = key_at_begin(message).ok_or_else(changed)?;
             return Ok(Found::TooLarge { key, bytes: length });

@@ -178,6 +178,26 @@ fn a_torn_meta_page_is_passed_over_and_without_one_nothing_is_read() {
     }
 }
 
+/// The story: a client of etcd puts a value that looks like the second meta page of a file with larger pages. Where the true
+/// one was torn, the file was read from where the value said.
+#[test]
+fn a_part_of_a_value_is_no_meta_page() {
+    let value = [7; 3 * PAGE];
+    let mut database = database_of(&[put(2, b"a", &value, 0)]);
+    // Page 4 is in the midst of the value.
+    let planted = Builder::of_pages(4 * PAGE).finish(2);
+    database[4 * PAGE..][..80].copy_from_slice(&planted[..80]);
+    let found = |database: &[u8]| {
+        let mut read = opened_database(database.to_vec()).expect("a database");
+        all(&mut read).expect("it is read")
+    };
+    let whole = found(&database);
+    assert_eq!(whole.get(&b"a"[..]).map(Vec::len), Some(value.len()));
+    // The true second one is torn.
+    database[PAGE + 20] ^= 1;
+    assert_eq!(found(&database), whole);
+}
+
 #[test]
 fn a_value_that_no_server_takes_is_named_and_not_read() {
     let large = vec![7; MESSAGE_BYTES_MAX as usize];
@@ -240,6 +260,10 @@ fn what_is_no_etcd_is_refused() {
         let error = of(&good, value);
         assert!(error.contains("none of etcd's"), "{value:?}: {error}");
     }
+    // The value is a number: that is seen when it is read.
+    let number = snapshot_of(&[item(&good, b"\x0a\x01a\x28\x01")]);
+    let error = opened(number).expect("a snapshot").next().expect_err("no value").to_string();
+    assert!(error.contains("what is at byte 8241 is") && error.contains("no key with"), "{error}");
     let backwards = snapshot_of(&[put(3, b"a", b"1", 0), put(2, b"a", b"2", 0)]);
     assert!(refused(backwards).contains("out of order"));
     let nested = snapshot_of(&[inline(&good, &[])]);

@@ -34,7 +34,7 @@ pub fn bucket(name: &[u8], root: u64) -> Item {
 /// A bucket inside its value.
 pub fn inline(name: &[u8], items: &[Item]) -> Item {
     let mut bucket = bucket(name, 0);
-    bucket.value.extend(leaf_bytes(0, items));
+    bucket.value.extend(leaf_bytes(0, items, PAGE));
     bucket
 }
 
@@ -46,10 +46,10 @@ fn header(id: u64, flags: u16, count: usize, overflow: usize) -> Vec<u8> {
     bytes
 }
 
-fn leaf_bytes(id: u64, items: &[Item]) -> Vec<u8> {
+fn leaf_bytes(id: u64, items: &[Item], page: usize) -> Vec<u8> {
     let data: usize = items.iter().map(|item| item.key.len() + item.value.len()).sum();
     let length = HEADER + items.len() * ELEMENT + data;
-    let mut bytes = header(id, 2, items.len(), (length - 1) / PAGE);
+    let mut bytes = header(id, 2, items.len(), (length - 1) / page);
     let mut behind = HEADER + items.len() * ELEMENT;
     for (number, item) in items.iter().enumerate() {
         let position = behind - (HEADER + number * ELEMENT);
@@ -67,26 +67,34 @@ fn leaf_bytes(id: u64, items: &[Item]) -> Vec<u8> {
 }
 
 /// A database under construction. Pages get their numbers in order, from 2 on.
-pub struct Builder(Vec<u8>);
+pub struct Builder {
+    bytes: Vec<u8>,
+    page: usize,
+}
 
 impl Builder {
     pub fn new() -> Builder {
-        Builder(vec![0; 2 * PAGE])
+        Builder::of_pages(PAGE)
+    }
+
+    /// With pages of so many bytes.
+    pub fn of_pages(page: usize) -> Builder {
+        Builder { bytes: vec![0; 2 * page], page }
     }
 
     fn add(&mut self, bytes: Vec<u8>) {
-        self.0.extend(bytes);
-        self.0.resize(self.0.len().next_multiple_of(PAGE), 0);
+        self.bytes.extend(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(self.page), 0);
     }
 
     /// The number of the next page.
     pub fn next(&self) -> u64 {
-        (self.0.len() / PAGE) as u64
+        (self.bytes.len() / self.page) as u64
     }
 
     pub fn leaf(&mut self, items: &[Item]) -> u64 {
         let id = self.next();
-        self.add(leaf_bytes(id, items));
+        self.add(leaf_bytes(id, items, self.page));
         id
     }
 
@@ -118,10 +126,11 @@ impl Builder {
 
     /// The file, with this page as the root of its buckets.
     pub fn finish(self, root: u64) -> Vec<u8> {
-        let (pages, mut bytes) = (self.next(), self.0);
+        let pages = self.next();
+        let Builder { mut bytes, page: page_bytes } = self;
         for (id, transaction) in [(0, 8_u64), (1, 7)] {
             let mut meta = Vec::new();
-            for number in [0xED0C_DAED_u32, 2, PAGE as u32, 0] {
+            for number in [0xED0C_DAED_u32, 2, page_bytes as u32, 0] {
                 meta.extend(number.to_le_bytes());
             }
             for number in [root, 0, u64::MAX, pages, transaction] {
@@ -129,7 +138,7 @@ impl Builder {
             }
             meta.extend(fnv(&meta).to_le_bytes());
             let page = [header(id, 4, 0, 0), meta].concat();
-            let at = id as usize * PAGE;
+            let at = id as usize * page_bytes;
             bytes[at..at + page.len()].copy_from_slice(&page);
         }
         bytes
