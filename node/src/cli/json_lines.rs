@@ -229,6 +229,44 @@ mod tests {
         assert_eq!(cut, Next::Line { ended: false });
     }
 
+    #[test]
+    fn any_bytes_are_lines_that_are_read_as_they_are_written_or_are_refused() {
+        const MOST: u64 = 100;
+        let line = item_line(b"a\xff", "b\u{202e}".as_bytes(), Version(7));
+        let [whole, paged] = [Some(9), None].map(|index| end_line(End { keys: 1, index }));
+        cairn_fuzz::target!(
+            "export" => format!("{line}{whole}").into_bytes(),
+            "pages" => format!("\n{line}{paged}").into_bytes(),
+            "cut" => line.trim_end().as_bytes(),
+            "long" => format!("{}\n{line}", " ".repeat(101)).into_bytes(),
+        )
+        .for_each(|bytes| {
+            let (mut input, mut line) = (bytes, Vec::new());
+            for expected in bytes.split_inclusive(|byte| *byte == b'\n') {
+                let next = next_within(MOST, &mut input, &mut line).expect("memory");
+                let ended = expected.ends_with(b"\n");
+                let text = expected.strip_suffix(b"\n").unwrap_or(expected);
+                if text.len() as u64 > MOST {
+                    assert_eq!(next, Next::TooLong);
+                    continue;
+                }
+                assert_eq!((next, line.as_slice()), (Next::Line { ended }, text));
+                match cairn_fuzz::within(64 * text.len() + (4 << 10), || read(text)) {
+                    Ok(Line::Item { key, value }) => {
+                        let written = item_line(&key, &value, Version(1));
+                        assert_eq!(read(written.as_bytes()), Ok(item(&key, &value)));
+                    }
+                    Ok(Line::End(end)) => {
+                        assert_eq!(read(end_line(end).as_bytes()), Ok(Line::End(end)));
+                    }
+                    Err(what) => assert!(!what.is_empty()),
+                }
+            }
+            let behind = next_within(MOST, &mut input, &mut line).expect("memory");
+            assert_eq!(behind, Next::Nothing);
+        });
+    }
+
     fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
         let text = prop::collection::vec(any::<char>(), 0..20)
             .prop_map(|text| text.into_iter().collect::<String>().into_bytes());

@@ -1,6 +1,7 @@
 //! Snapshots that these tests build, right, wrong and hostile ones.
 
 mod pages;
+mod target;
 
 use super::bbolt::{self, Bucket, Database, Walk};
 use super::{Error, Found, KEYS_MAX, MESSAGE_BYTES_MAX, Snapshot, check_hash, newest};

@@ -5,6 +5,8 @@ use sha2::{Digest, Sha256};
 pub const PAGE: usize = 4096;
 const HEADER: usize = 16;
 const ELEMENT: usize = 16;
+/// A meta with its checksum, behind the header of its page.
+const META: usize = 64;
 const BUCKET: u32 = 1;
 
 /// A key with its value, or with a bucket.
@@ -148,6 +150,16 @@ impl Builder {
 fn fnv(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// Puts the right checksums into the meta pages of a database with pages of so many bytes, as far as it has them.
+pub fn sum_metas(database: &mut [u8], page: usize) {
+    for at in [HEADER, page + HEADER] {
+        if let Some(meta) = database.get_mut(at..at + META) {
+            let (summed, sum) = meta.split_at_mut(META - 8);
+            sum.copy_from_slice(&fnv(summed).to_le_bytes());
+        }
+    }
 }
 
 /// A put, or a delete, of this revision.
