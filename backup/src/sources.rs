@@ -122,6 +122,13 @@ impl Source {
                 return Err(Error::Damaged { name: self.name.clone(), what });
             }
         }
+        // The new backup would name a place that is none.
+        let end = record.offset.checked_add(record.length.into());
+        if end.is_none_or(|end| end > object.raw_bytes) {
+            let what =
+                format!("the value of key {} lies outside of its object", key_text(&item.key));
+            return Err(Error::Damaged { name: self.name.clone(), what });
+        }
         Ok(Some((object, record.offset)))
     }
 

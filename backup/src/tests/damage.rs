@@ -127,6 +127,36 @@ fn a_value_of_the_base_with_the_same_version_and_another_hash_is_not_taken() {
     });
 }
 
+/// The story: the records of a base said that values end behind the ends of their objects. A save named these places, and
+/// what it saved could not be read.
+#[test]
+fn a_value_of_the_base_that_lies_outside_of_its_object_is_not_taken() {
+    run_in_folder(async |folder, target| {
+        let cluster = Cluster::new(21);
+        let mut saved = cluster.save(&target, "b0", None).await;
+        let values = saved.values.clone();
+        for object in &mut saved.records {
+            let at = folder.path().join(&object.path);
+            let stored = std::fs::read(&at).unwrap();
+            let raw = zstd::stream::decode_all(&stored[..]).unwrap();
+            let mut piece = Piece::read(&raw.into()).unwrap();
+            for record in piece.records.iter_mut().filter(|record| record.length > 0) {
+                let of = values.iter().find(|object| object.number == record.object).unwrap();
+                record.offset = of.raw_bytes - u64::from(record.length) + 1;
+            }
+            let raw = piece.encode_to_vec();
+            let stored = zstd::stream::encode_all(&raw[..], 1).unwrap();
+            std::fs::write(&at, &stored).unwrap();
+            (object.bytes, object.raw_bytes) = (stored.len() as u64, raw.len() as u64);
+            object.crc32 = crc32fast::hash(&stored);
+        }
+        std::fs::write(folder.path().join("b0/manifest"), saved.encode().unwrap()).unwrap();
+        let refused = cluster.save_some(&target, "b1", Some("b0"), usize::MAX).await.unwrap_err();
+        assert!(matches!(&refused, Error::Damaged { name, .. } if name == "b0"), "{refused}");
+        assert!(refused.to_string().contains("lies outside of its object"), "{refused}");
+    });
+}
+
 /// Older manifests than this one may lack it: nobody knows of which history they are.
 #[test]
 fn nothing_builds_on_a_backup_that_does_not_say_its_term() {
