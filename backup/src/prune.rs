@@ -236,7 +236,7 @@ impl Plan {
     fn would(self) -> Pruned {
         Pruned {
             objects: self.objects.len(),
-            bytes: self.objects.iter().map(|(_, bytes)| bytes).sum(),
+            bytes: bytes_of(self.objects.iter()),
             backups: self.backups,
             kept_for: self.kept_for,
             ahead: self.ahead,
@@ -298,9 +298,14 @@ async fn remove_all(
             removed?;
         }
         pruned.objects += alike.len();
-        pruned.bytes += alike.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        pruned.bytes = pruned.bytes.saturating_add(bytes_of(alike.iter().copied()));
     }
     Ok(())
+}
+
+/// Of all of them, as far as there are such numbers: a bucket says what it likes.
+fn bytes_of<'a>(objects: impl Iterator<Item = &'a (String, u64)>) -> u64 {
+    objects.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
 }
 
 /// In which order objects go. With a head or a mark the rest is found again.
@@ -461,4 +466,17 @@ async fn head_of_manifest(target: &Target, name: &str) -> Result<Option<Head>> {
 /// Whether this time is less than so long ago. One that nobody can tell is.
 pub(crate) fn is_younger(time: Option<SystemTime>, than: Duration, now: SystemTime) -> bool {
     time.and_then(|time| time.checked_add(than)).is_none_or(|until| until > now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: a bucket listed two objects of which each took all bytes that there are.
+    #[test]
+    fn what_a_bucket_says_of_its_objects_is_added_up_whatever_it_is() {
+        let objects = [u64::MAX, 1].map(|bytes| ("a/values-000000".to_owned(), bytes));
+        assert_eq!(bytes_of(objects.iter()), u64::MAX);
+        assert_eq!(bytes_of(objects[1..].iter()), 1);
+    }
 }
