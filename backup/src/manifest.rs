@@ -14,7 +14,7 @@ use crate::shown::excerpt;
 use crate::target::{Survey, Target};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// The newest format that this release writes and reads: that of an encrypted backup, which
 /// releases without encryption do not read.
@@ -407,6 +407,10 @@ impl Manifest {
         if let Some(object) = odd {
             let path = excerpt(&object.path);
             return Err(damaged(format!("its manifest names an object `{path}`")));
+        }
+        let paths: HashSet<&str> = self.objects().map(|object| object.path.as_str()).collect();
+        if paths.len() < records + values {
+            return Err(damaged("two objects of its manifest have the same path".into()));
         }
         let folders = self.sources();
         if folders > ALL_FOLDERS_MAX {

@@ -175,7 +175,11 @@ fn what_a_manifest_names_is_checked() {
         (|m| m.values[0].raw_bytes = (16 << 20) + 1, "names an object"),
         (|m| m.head.resumes = vec!["b".into(); 9], "length 9, expected a list of at most 8"),
         (|m| m.head.members = vec![1; 65], "length 65, expected a list of at most 64"),
-        (|m| m.values.push(m.values[0].clone()), "the same number"),
+        (
+            |m| m.values.push(Object { path: "a-1/values-000001".into(), ..m.values[0].clone() }),
+            "the same number",
+        ),
+        (|m| m.values.push(Object { number: 1, ..m.values[0].clone() }), "the same path"),
         (|m| m.records = of_folders(33), "names objects of 33 backups"),
         (|m| m.name = "b".into(), "is that of `b`"),
         (|m| m.head.base = Some("../b".into()), "builds on `../b`, which is no backup's name"),
