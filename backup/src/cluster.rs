@@ -6,7 +6,7 @@
 //! apart by name and generation alone, and counts as a cluster's own only where nothing shows that there are two.
 
 use crate::manifest::Head;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Which cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,56 +57,89 @@ impl<'a> ClusterId<'a> {
 /// Tells clusters apart: name, generation, and a number where members are known.
 pub(crate) type Key = (String, u32, Option<usize>);
 
-/// The clusters of which there are backups at a target.
-pub(crate) struct Clusters(Vec<Known>);
+/// The clusters of which there are backups at a target, by name and generation. Somebody may have put a hundred thousand
+/// there: each costs as many steps as it has members, however many others there are.
+pub(crate) struct Clusters(BTreeMap<(String, u32), Known>);
 
+/// The clusters of one name and generation.
+#[derive(Default)]
 struct Known {
-    name: String,
-    generation: u32,
-    /// No other one with this name and generation has one of these.
-    members: BTreeSet<u64>,
-}
-
-impl Known {
-    fn has_name(&self, id: &ClusterId<'_>) -> bool {
-        (self.name.as_str(), self.generation) == (id.name, id.generation)
-    }
+    /// The number of the cluster of each member.
+    members: BTreeMap<u64, usize>,
+    /// The number of the only one, if it is the only one.
+    only: Option<usize>,
 }
 
 impl Clusters {
     pub(crate) fn of<'a>(all: impl IntoIterator<Item = ClusterId<'a>>) -> Clusters {
-        let mut known: Vec<Known> = Vec::new();
+        let (mut known, mut joined) = (BTreeMap::<_, Known>::new(), Joined::default());
         for id in all.into_iter().filter(|id| !id.members.is_empty()) {
-            let own: BTreeSet<u64> = id.members.iter().copied().collect();
-            let mut members = own.clone();
-            // It connects those that have a member of it.
-            known.retain(|other| {
-                let same = other.has_name(&id) && !other.members.is_disjoint(&own);
-                if same {
-                    members.extend(&other.members);
+            let number = joined.add();
+            let of_name = known.entry((id.name.to_owned(), id.generation)).or_default();
+            for member in id.members {
+                // It connects those that have a member of it.
+                if let Some(other) = of_name.members.insert(*member, number) {
+                    joined.join(other, number);
                 }
-                !same
-            });
-            let (name, generation) = (id.name.to_owned(), id.generation);
-            known.push(Known { name, generation, members });
+            }
+        }
+        for of_name in known.values_mut() {
+            of_name.members.values_mut().for_each(|number| *number = joined.last(*number));
+            let mut numbers = of_name.members.values();
+            let first = numbers.next().copied();
+            of_name.only = first.filter(|first| numbers.all(|number| number == first));
         }
         Clusters(known)
     }
 
     /// Which one this is. Where one of its name is known, what names no member is of that one.
     pub(crate) fn key(&self, id: &ClusterId<'_>) -> Key {
-        let mut of_name = self.0.iter().enumerate().filter(|(_, known)| known.has_name(id));
-        let number = match id.members.first() {
-            Some(member) => of_name.find(|(_, known)| known.members.contains(member)),
-            None => of_name.next().filter(|_| of_name.next().is_none()),
-        };
-        (id.name.to_owned(), id.generation, number.map(|(number, _)| number))
+        let name = (id.name.to_owned(), id.generation);
+        let number = self.0.get(&name).and_then(|of_name| match id.members.first() {
+            Some(member) => of_name.members.get(member).copied(),
+            None => of_name.only,
+        });
+        (name.0, name.1, number)
+    }
+}
+
+/// Numbers that were joined: each has the one that it was joined to, or itself.
+#[derive(Default)]
+struct Joined(Vec<usize>);
+
+impl Joined {
+    /// A new number, which is joined to none.
+    fn add(&mut self) -> usize {
+        let number = self.0.len();
+        self.0.push(number);
+        number
+    }
+
+    /// Joins a number, and all that it was joined with, to the newest one.
+    fn join(&mut self, number: usize, newest: usize) {
+        let last = self.last(number);
+        if let Some(next) = self.0.get_mut(last) {
+            *next = newest;
+        }
+    }
+
+    /// The one number of all that were joined with this one. Each look halves the way of the next one.
+    fn last(&mut self, mut number: usize) -> usize {
+        while let Some(next) = self.0.get(number).copied().filter(|next| *next != number) {
+            let behind = self.0.get(next).copied().unwrap_or(next);
+            if let Some(next) = self.0.get_mut(number) {
+                *next = behind;
+            }
+            number = behind;
+        }
+        number
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const fn shop(members: &[u64]) -> ClusterId<'_> {
         ClusterId { name: "shop", generation: 0, members }
@@ -124,6 +157,25 @@ mod tests {
         assert_eq!(clusters.key(&named), ("other".to_owned(), 0, None));
         let made_anew = ClusterId { generation: 5, ..shop(&[1]) };
         assert_eq!(clusters.key(&made_anew).2, None);
+    }
+
+    /// The story: each backup was compared with each cluster that was known by then. A hundred thousand made-up ones, each with
+    /// members of its own, kept a leader busy for longer than anybody waits.
+    #[test]
+    fn a_hundred_thousand_clusters_are_told_apart_and_links_between_them_make_one() {
+        const MANY: u64 = 100_000;
+        let members: Vec<[u64; 2]> = (0..MANY).map(|number| [2 * number, 2 * number + 1]).collect();
+        let apart = || members.iter().map(|members| shop(members));
+        let keys =
+            |clusters: &Clusters| apart().map(|id| clusters.key(&id)).collect::<BTreeSet<_>>();
+        let clusters = Clusters::of(apart());
+        assert_eq!(keys(&clusters).len() as u64, MANY);
+        assert_eq!(clusters.key(&shop(&[])).2, None, "of any");
+        // Those of a chain, each of which has a member of the one before and of the next one.
+        let links: Vec<[u64; 2]> = (1..MANY).map(|number| [2 * number - 1, 2 * number]).collect();
+        let clusters = Clusters::of(apart().chain(links.iter().map(|members| shop(members))));
+        assert_eq!(keys(&clusters).len(), 1);
+        assert_eq!(clusters.key(&shop(&[])), clusters.key(&shop(&[7])));
     }
 
     #[test]
