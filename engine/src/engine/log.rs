@@ -175,6 +175,49 @@ impl Engine {
         entries.map(|entry| (entry.id, entry.meta.clone())).collect()
     }
 
+    /// Bytes of values and meta of the entries from `range.start` on, each, without a hole.
+    pub fn entry_bytes(&self, group: GroupId, range: Range<u64>) -> Vec<u64> {
+        let state = self.shared.state.lock();
+        let Some(group) = state.groups.get(&group) else {
+            return Vec::new();
+        };
+        range.map_while(|index| group.log.get(index)).map(|entry| entry.bytes()).collect()
+    }
+
+    /// One value of an entry, from memory or from the device. `None` if the log does not hold this
+    /// entry, or the entry has no such value.
+    ///
+    /// # Errors
+    /// `Corrupt` if the value does not match its record; `Io`.
+    pub async fn read_logged(
+        &self,
+        group: GroupId,
+        id: LogId,
+        number: usize,
+    ) -> Result<Option<Bytes>> {
+        // The entry may be purged during the read.
+        let _pinned = View::new(&self.shared, group);
+        let at = {
+            let state = self.shared.state.lock();
+            let log = state.groups.get(&group).map(|group| &group.log);
+            let Some((log, entry)) = log.and_then(|log| Some((log, log.get(id.index)?))) else {
+                return Ok(None);
+            };
+            if entry.id != id {
+                return Ok(None);
+            }
+            let cached = log.cached(id.index).and_then(|values| values.get(number).cloned());
+            if cached.is_some() {
+                return Ok(cached);
+            }
+            let Some(at) = entry.values.get(number) else {
+                return Ok(None);
+            };
+            at.clone()
+        };
+        self.shared.read(&at, id).await.map(Some)
+    }
+
     /// Where an entry's values are.
     pub fn values_of(&self, group: GroupId, index: u64) -> Option<Vec<ValueRef>> {
         Some(self.shared.state.lock().groups.get(&group)?.log.get(index)?.values.to_vec())

@@ -7,7 +7,7 @@ use crate::support::store::{
 use crate::support::{Disk, Fate, Random, geometry, identity, place, run, until};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Engine, Error, ListQuery, Mode, Options, UNSYNCED_PER_SYNC};
+use cairn_engine::{Engine, Error, ListQuery, LogId, Mode, NewEntry, Options, UNSYNCED_PER_SYNC};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,36 @@ fn reads_of_the_log_are_bounded_by_bytes_but_never_empty() {
         assert_eq!(engine.read_log(GROUP, 2..9, 3100).await.unwrap().len(), 3);
         assert_eq!(engine.read_log(GROUP, 2..9, u64::MAX).await.unwrap().len(), 7);
         assert!(engine.read_log(GROUP, 50..60, u64::MAX).await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn one_value_of_an_entry_is_read_from_memory_or_the_device_as_long_as_the_log_has_it() {
+    run(async {
+        let disk = Disk::new(geometry());
+        Engine::format(&disk, geometry(), &identity()).await.unwrap();
+        let options = Options { log_cache_bytes: 0, ..options(Mode::Replicated) };
+        let engine = Engine::open(Arc::new(disk), None, options).await.unwrap();
+        let values = |i| vec![filled(10, i), filled(0, i), filled(5000, i)];
+        let entries = (0..4).map(|i| NewEntry::new(id(i), Bytes::from_static(b"meta"), values(i)));
+        append(&engine, entries.collect()).await.unwrap();
+        assert!(engine.is_in_memory(GROUP, 3) && !engine.is_in_memory(GROUP, 2));
+        for index in [2, 3] {
+            for (number, value) in values(index).into_iter().enumerate() {
+                let read = engine.read_logged(GROUP, id(index), number).await.unwrap();
+                assert_eq!(read, Some(value), "{number} of {index}");
+            }
+        }
+        let none =
+            async |id, number| engine.read_logged(GROUP, id, number).await.unwrap().is_none();
+        assert!(none(id(2), 3).await, "it has three");
+        assert!(none(LogId { term: 2, index: 2 }, 0).await, "another entry");
+        assert!(none(id(4), 0).await, "it is not there yet");
+        assert_eq!(engine.entry_bytes(GROUP, 1..9), [5014; 3]);
+        engine.purge(GROUP, id(2)).await.unwrap();
+        assert!(none(id(2), 0).await, "it is purged");
+        assert!(engine.entry_bytes(GROUP, 1..9).is_empty(), "the first of them is");
+        assert_eq!(engine.entry_bytes(GROUP, 3..9), [5014]);
     });
 }
 
