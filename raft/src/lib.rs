@@ -40,7 +40,7 @@ pub use crate::core::command::{
     Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome,
 };
 pub use crate::core::config::ReplicaConfig;
-pub use crate::core::error::{Error, ReadError, WriteError};
+pub use crate::core::error::{Error, HistoryError, ReadError, WriteError};
 #[allow(unused_imports, reason = "the simulation alone has a hold on the hooks")]
 pub use crate::core::hooks::exports::*;
 pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
@@ -52,8 +52,9 @@ pub use membership::{
     ChangeError, MemberChange, Restored, Survivor, await_replaceable, force_new_cluster,
 };
 pub use replica::{
-    FollowerLag, Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
+    EntryChanges, FollowerLag, Member, Part, PeerService, Replica, ReplicaStatus, Role, ScrubStatus,
 };
+pub use storage::history::{HistoryStatus, KeyChange, LoggedValue};
 pub use storage::log_store::vote_of;
 pub use storage::mode_in_force::Modes;
 pub use storage::state_machine::{Item, KeyRange, StateReader};

@@ -35,6 +35,11 @@ pub struct ReplicaConfig {
     pub log_retain_bytes: u64,
     /// At most about this many applied entries are kept.
     pub log_retain_entries: u64,
+    /// Changes of about this many bytes in the log can be told to those who follow them; at most an
+    /// eighth of the data area, and of no more entries than the log keeps.
+    pub history_retain_bytes: u64,
+    /// They can be told for about this long.
+    pub history_retain_time: Duration,
     /// A checkpoint is taken after this many bytes of entries, or more if checkpoints are large; at
     /// most an eighth of the data area.
     pub checkpoint_bytes: u64,
@@ -73,6 +78,8 @@ impl ReplicaConfig {
             election_max_ms: 1000,
             log_retain_bytes: 256 << 20,
             log_retain_entries: 250_000,
+            history_retain_bytes: 256 << 20,
+            history_retain_time: Duration::from_secs(3600),
             checkpoint_bytes: 1 << 30,
             maintenance_ms: 200,
             append_max_entries: 512,

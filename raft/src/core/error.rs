@@ -2,6 +2,7 @@
 
 use super::ids::{MemberAddress, NodeId};
 use super::version::TooOld;
+use cairn_engine::LogId;
 use tonic::Status;
 
 /// An error of starting or stopping a replica.
@@ -72,6 +73,48 @@ pub enum ReadError {
     /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),
+}
+
+/// Why the changes behind an entry are not told here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// Not all of them are kept.
+    #[error(
+        "the changes behind entry {after} are no longer kept, only those behind {oldest}; read the state at {now}, and \
+         go on behind that"
+    )]
+    Compacted {
+        /// The entry that was asked for.
+        after: LogId,
+        /// The changes behind this entry are kept.
+        oldest: LogId,
+        /// The last applied entry.
+        now: LogId,
+    },
+    /// The entry is none of this history: an unsafe recovery discarded it, or it was never committed.
+    #[error(
+        "entry {after} is not in the history of this cluster, which may have discarded it; read the state, and go on \
+         behind that"
+    )]
+    Discarded {
+        /// The entry that was asked for.
+        after: LogId,
+    },
+    /// This member has not applied the entry yet.
+    #[error("entry {after} is not applied here yet")]
+    Ahead {
+        /// The entry that was asked for.
+        after: LogId,
+    },
+    /// The log's record of an entry cannot be read.
+    #[error("the changes of entry {at} cannot be read: {reason}")]
+    Unreadable {
+        /// The entry.
+        at: LogId,
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// Bytes that are not a valid entry.

@@ -6,6 +6,7 @@ use crate::core::ids::NodeId;
 use crate::core::runtime;
 use crate::core::types::Vote;
 use crate::storage::Raft;
+use crate::storage::history::History;
 use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
@@ -34,6 +35,7 @@ pub(crate) struct LocalMember {
     pub(crate) modes: Arc<ModeInForce>,
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) repairer: Arc<Repairer>,
+    pub(crate) history: Arc<History>,
     pub(crate) receiver: SnapshotReceiver,
     /// Leadership is handed over by one caller after another: two would name two transferees.
     pub(crate) handing_over: Arc<futures::lock::Mutex<()>>,

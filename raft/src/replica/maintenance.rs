@@ -3,7 +3,7 @@
 //! has failed.
 
 use super::retention::{Limits, Purge, Seen};
-use super::serving;
+use super::{changes, serving};
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
@@ -89,11 +89,13 @@ impl Maintenance {
     async fn run_once(&mut self) -> Result<(), ()> {
         self.count_leader();
         self.observe();
-        let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
+        let LocalMember { raft, config, engine, repairer, history, .. } = &*self.member;
         let (status, bounds) = (engine.status(), engine.log_bounds(GROUP));
         self.member.pinned.give_up_without_log(bounds.purged);
         let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
         let now = runtime::now();
+        changes::follow_log(engine, history);
+        history.retain(&limits.history(&bounds, status.index_log_bytes), now);
         let seen = Seen {
             bounds,
             checkpointed: engine.checkpointed(GROUP),
@@ -220,12 +222,13 @@ impl Maintenance {
         });
     }
 
-    /// The log after this index is needed by a follower that is catching up, or by a snapshot's
-    /// receiver.
+    /// The log after this index is needed by a follower that is catching up, by a snapshot's receiver,
+    /// or for the history of changes.
     fn held(&self) -> Option<u64> {
         let now = runtime::now();
         let live = self.followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
         let matched = live.filter_map(|(matched, _)| matched.map(|id| id.index));
-        matched.chain(self.member.pinned.holds_log_after().map(|id| id.index)).min()
+        let pinned = self.member.pinned.holds_log_after().map(|id| id.index);
+        matched.chain(pinned).chain(self.member.history.held_after()).min()
     }
 }

@@ -7,12 +7,14 @@
 //! start      openraft, the parts that it uses, the tasks beside it
 //! write      commands, until they are applied
 //! read       linearizable reads, values, a copy of the state
+//! changes    what the entries behind a position changed
 //! serving    whether clients are served now
 //! operator   what an operator asks for
 //! stop       the end, and why
 //! ```
 
 mod append_capacity;
+mod changes;
 mod coalesce;
 mod maintenance;
 mod observed;
@@ -31,6 +33,7 @@ mod stop;
 mod surveys;
 mod write;
 
+pub use changes::EntryChanges;
 pub use observed::FollowerLag;
 pub use peer_service::PeerService;
 pub use scrub::ScrubStatus;

@@ -1,11 +1,13 @@
 //! When a checkpoint is due, and how far the log is purged.
 //!
 //! What holds here: only entries that are applied and covered by a checkpoint are purged. Entries
-//! that a follower will need next while it catches up are kept, unless the disk fills up meanwhile
-//! or an entry before them is damaged for good.
+//! that a follower will need next while it catches up are kept, and so are those whose changes are
+//! kept, unless the disk fills up meanwhile or an entry before them is damaged for good.
 
 use crate::core::config::ReplicaConfig;
+use crate::storage::history::Retention;
 use cairn_engine::{EngineStatus, LogBounds, LogId};
+use std::time::Duration;
 
 /// What one turn of the maintenance sees.
 pub(super) struct Seen {
@@ -19,7 +21,7 @@ pub(super) struct Seen {
     pub(super) due: Option<LogId>,
     /// An entry up to here is unreadable for good.
     pub(super) unreadable_through: Option<u64>,
-    /// The log after this index is needed by a follower.
+    /// The log after this index is needed by a follower, or for the history of changes.
     pub(super) held: Option<u64>,
     /// A write was refused since the last purge because a checkpoint area was full.
     pub(super) refused: bool,
@@ -76,6 +78,8 @@ pub(super) struct Limits {
     retain_bytes: u64,
     retain_index_bytes: u64,
     retain_entries: u64,
+    history_bytes: u64,
+    history_time: Duration,
     /// A checkpoint is due after so many bytes.
     checkpoint_bytes: u64,
 }
@@ -90,7 +94,23 @@ impl Limits {
             retain_bytes: config.log_retain_bytes.min(data_bytes / 8),
             retain_index_bytes: index_capacity_bytes / 8,
             retain_entries: config.log_retain_entries,
+            history_bytes: config.history_retain_bytes.min(data_bytes / 8),
+            history_time: config.history_retain_time,
             checkpoint_bytes: config.checkpoint_bytes,
+        }
+    }
+
+    /// How much of the history of changes may be kept. The log waits for it, so it has no more entries
+    /// than the log may have. Beyond these bounds the log would be tight, and let go all of it.
+    pub(super) fn history(&self, bounds: &LogBounds, index_log_bytes: u64) -> Retention {
+        Retention {
+            bytes: self.history_bytes,
+            entries: self.retain_entries.min(share(
+                entries(bounds),
+                self.retain_index_bytes,
+                index_log_bytes,
+            )),
+            time: self.history_time,
         }
     }
 
@@ -167,17 +187,21 @@ impl Limits {
         keys: u64,
     ) -> Option<u64> {
         let (last, entries) = (bounds.last?.index, entries(bounds));
-        let within = |limit: u64, bytes: u64| match bytes {
-            0 => entries,
-            _ => (u128::from(entries) * u128::from(limit) / u128::from(bytes)) as u64,
-        };
-        let keep = within(self.retain_bytes, bytes)
-            .min(within(self.retain_index_bytes, index_bytes))
+        let keep = share(entries, self.retain_bytes, bytes)
+            .min(share(entries, self.retain_index_bytes, index_bytes))
             .min(self.retain_entries)
             // A snapshot sends each key once: a follower that lacks more entries gets one for less.
             .min(keys.max(RETAINED_ENTRIES_LEAST));
         let surplus = entries.saturating_sub(keep);
         (surplus > keep / 8).then(|| last.saturating_sub(keep))
+    }
+}
+
+/// How many of the entries, which take so many bytes, take no more than the limit.
+fn share(entries: u64, limit: u64, bytes: u64) -> u64 {
+    match bytes {
+        0 => entries,
+        _ => (u128::from(entries) * u128::from(limit) / u128::from(bytes)) as u64,
     }
 }
 
@@ -378,6 +402,23 @@ mod tests {
         let config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         let limits = limits(&config, 80 << 20);
         assert_eq!(limits.retain_bytes, 10 << 20);
+    }
+
+    /// Beyond that the log would be tight, and let go of everything, also of what followers need.
+    #[test]
+    fn the_history_keeps_no_more_than_a_log_may_have() {
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        (config.log_retain_entries, config.history_retain_bytes) = (500, 1000);
+        let log = bounds(None, Some(999));
+        let kept = |data_bytes, index_log_bytes| {
+            limits(&config, data_bytes).history(&log, index_log_bytes)
+        };
+        let Retention { bytes, entries, time } = kept(1 << 30, 0);
+        assert_eq!((bytes, entries, time), (1000, 500, config.history_retain_time));
+        assert_eq!(kept(80, 0).bytes, 10, "an eighth of a small data area");
+        // Twice, and four times, as much as an eighth of a checkpoint area.
+        assert_eq!(kept(1 << 30, 2000).entries, 500);
+        assert_eq!(kept(1 << 30, 4000).entries, 250);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::durability::{
 };
 use crate::membership::{Outreach, Reconciler, forming};
 use crate::storage::Raft;
+use crate::storage::history::History;
 use crate::storage::log_store::LogStore;
 use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
@@ -127,8 +128,14 @@ async fn build(
     let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(peers)));
     let settings = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
     terms::warn_if_misled(&engine, id);
-    let machine =
-        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())?;
+    let history = Arc::new(History::default());
+    let machine = StateMachine::new(
+        engine.clone(),
+        progress.clone(),
+        pinned.clone(),
+        repairer.clone(),
+        history.clone(),
+    )?;
     let check_quorum = Arc::new(CheckQuorum::default());
     let policy = Policy {
         standing: standing.clone(),
@@ -161,6 +168,7 @@ async fn build(
         modes,
         pinned,
         repairer,
+        history,
         handing_over: Arc::default(),
         removed_reason: Mutex::default(),
         lag: Lag::default(),

@@ -1,6 +1,7 @@
-//! What openraft stores, in the engine: the log, the state machine with its snapshots, and the
-//! repair of damaged values.
+//! What openraft stores, in the engine: the log, the state machine with its snapshots, the history of
+//! changes, and the repair of damaged values.
 
+pub(crate) mod history;
 pub(crate) mod log_store;
 pub(crate) mod mode_in_force;
 pub(crate) mod progress;

@@ -93,6 +93,16 @@ impl Progress {
             }
         }
     }
+
+    /// Returns when an entry behind this index is applied. Never returns if the state machine ends before.
+    pub(crate) async fn wait_behind(&self, index: u64) {
+        let mut watch = self.watch.clone();
+        while watch.borrow_and_update().is_none_or(|applied| applied.index <= index) {
+            if watch.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +130,22 @@ mod tests {
         // A snapshot of that leader.
         progress.publish(&Image::default(), Some(id(8, 120)));
         assert_eq!(reached(id(8, 101)), Some(true));
+    }
+
+    #[tokio::test]
+    async fn whoever_has_read_up_to_an_entry_waits_for_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let modes = Arc::new(ModeInForce::new(engine(&folder).await, Mode::Replicated, None));
+        let progress = Progress::new(Identities::default(), modes);
+        let mut behind = Box::pin(progress.wait_behind(7));
+        let publish = |index| progress.publish(&Image::default(), Some(LogId { term: 1, index }));
+        assert_eq!(futures::poll!(&mut behind), std::task::Poll::Pending, "nothing is applied");
+        publish(7);
+        assert_eq!(futures::poll!(&mut behind), std::task::Poll::Pending);
+        publish(8);
+        behind.await;
+        assert_eq!(progress.wait_behind(6).now_or_never(), Some(()));
+        assert_eq!(progress.wait_behind(8).now_or_never(), None);
     }
 
     /// Whoever took part in a leadership under a grant stays recovering until its own one is logged.

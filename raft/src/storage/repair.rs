@@ -8,7 +8,7 @@
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::runtime;
 use bytes::Bytes;
-use cairn_engine::{Engine, Error, Extent, KeyEntry, Owner, View};
+use cairn_engine::{Engine, Error, Extent, KeyEntry, LogId, Owner, View};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -186,6 +186,28 @@ impl Repairer {
                 .ok_or(error),
             read => read,
         }
+    }
+
+    /// A value of an entry of the log, repaired if it is damaged; `None` if the log has no such entry.
+    ///
+    /// # Errors
+    /// Those of [`Engine::read_logged`]; `Corrupt` only if no member has the value.
+    pub(crate) async fn read_logged(
+        &self,
+        id: LogId,
+        number: usize,
+    ) -> cairn_engine::Result<Option<Bytes>> {
+        let error = match self.engine.read_logged(GROUP, id, number).await {
+            Err(error) if is_damage(&error) => error,
+            read => return read,
+        };
+        let logged = self.engine.log_id_at(GROUP, id.index).filter(|logged| *logged == id);
+        let values = logged.and_then(|logged| self.engine.values_of(GROUP, logged.index));
+        let Some(at) = values.and_then(|values| values.get(number).cloned()) else {
+            return Ok(None);
+        };
+        let repaired = self.repair_boxed(Extent { at, log_id: id, owner: Owner::Entry }).await;
+        repaired.map(Some).ok_or(error)
     }
 
     /// Values of a view in the order of the keys, repaired if they are damaged.

@@ -1,7 +1,9 @@
 //! openraft's own storage conformance suite, on the real engine over real files.
 
 use crate::core::ids::GROUP;
+use crate::core::runtime;
 use crate::core::types::{SnapshotMeta, TypeConfig, raft_log_id};
+use crate::storage::history::{Effect, History, HistoryStatus};
 use crate::storage::log_store::LogStore;
 use crate::storage::mode_in_force::ModeInForce;
 use crate::storage::progress::Progress;
@@ -32,7 +34,9 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
         let modes = Arc::new(ModeInForce::new(engine.clone(), Mode::Device, None));
         let progress = Arc::new(Progress::new(Identities::default(), modes.clone()));
         let pinned = PinnedSnapshot::default();
-        let machine = StateMachine::new(engine.clone(), progress, pinned, repairer.clone());
+        let history = Arc::new(History::default());
+        let machine =
+            StateMachine::new(engine.clone(), progress, pinned, repairer.clone(), history);
         Ok((folder, LogStore::new(engine, repairer, modes), machine.unwrap()))
     }
 }
@@ -189,8 +193,12 @@ async fn the_mode_of_a_snapshot_binds_before_its_state_is_visible() {
     let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
     let modes = Arc::new(ModeInForce::new(engine.clone(), Mode::Device, None));
     let progress = Arc::new(Progress::new(Identities::default(), modes.clone()));
-    let machine = StateMachine::new(engine.clone(), progress, PinnedSnapshot::default(), repairer);
+    let (pinned, history) = (PinnedSnapshot::default(), Arc::new(History::default()));
+    let machine = StateMachine::new(engine.clone(), progress, pinned, repairer, history.clone());
     let mut machine = machine.unwrap();
+    let before = [LogId { term: 1, index: 3 }, LogId { term: 1, index: 4 }];
+    history.applied(before.map(|id| (id, Effect::One(0), 0)));
+    assert_eq!(history.status(runtime::now()).entries, 2);
     modes.applied(3, Some(Mode::Device), 3);
     let last = LogId { term: 1, index: 9 };
     let meta = SnapshotMeta { last_log_id: Some(raft_log_id(last)), ..SnapshotMeta::default() };
@@ -210,4 +218,6 @@ async fn the_mode_of_a_snapshot_binds_before_its_state_is_visible() {
     installed.unwrap();
     assert_eq!(seen, (Some(last), Mode::Sync));
     assert!(!modes.is_changing());
+    let HistoryStatus { oldest, entries, .. } = history.status(runtime::now());
+    assert_eq!((oldest, entries), (Some(last), 0), "a snapshot does not say what came before it");
 }

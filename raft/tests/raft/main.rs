@@ -14,6 +14,7 @@ mod cluster;
 mod failure;
 mod forced;
 mod forming;
+mod history;
 mod membership;
 mod repair;
 mod replacement;

@@ -4,7 +4,7 @@ use crate::support::proxy::{MARK, Proxy};
 use crate::support::{Cluster, put, quick, until, value, write};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Error, Extent, ValueRef};
+use cairn_engine::{Error, Extent, Owner, ValueRef};
 use cairn_raft::{GROUP, Replica, ReplicaConfig, Role, ScrubStatus};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -411,4 +411,21 @@ async fn a_value_that_is_damaged_on_its_way_to_a_member_is_refused_and_sent_agai
             assert!(found == marked, "member {}", replica.node_id());
         }
     }
+}
+
+/// Nobody gets it by its key any more: the key was put again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_value_of_an_earlier_change_is_repaired_from_another_member() {
+    let cluster = cluster(usual).await;
+    let first = write(cluster.leader().await, put("key", bytes(7))).await.log_id;
+    cluster.overwrite("key", "2").await;
+    fill(&cluster, 0..3).await;
+    let slot = follower(&cluster).await;
+    let replica = cluster.replica(slot);
+    let at = replica.engine().values_of(GROUP, first.index).unwrap()[0].clone();
+    damage(&cluster, slot, FileKind::Data, at.offset() + 5, 3);
+    assert_eq!(replica.logged_value(first, 0).await.unwrap(), Some(bytes(7)));
+    let extent = Extent { at, log_id: first, owner: Owner::Entry };
+    let on_device = replica.engine().read_extent(GROUP, &extent).await;
+    assert_eq!(on_device.expect("it was written back"), Some(bytes(7)));
 }

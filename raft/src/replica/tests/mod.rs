@@ -28,6 +28,7 @@ mod check_quorum;
 mod damaged;
 mod generation;
 mod hand_over;
+mod history;
 mod members;
 mod recovery;
 mod slow_links;

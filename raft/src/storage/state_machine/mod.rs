@@ -2,7 +2,7 @@
 //!
 //! What holds here: entries are applied without a hole; the entries of one call are applied in
 //! chunks as they become ready, each chunk all or nothing; an answer is sent only after the engine
-//! made the effect visible; a snapshot is an O(1) view.
+//! made the effect visible, and the history has it; a snapshot is an O(1) view.
 
 mod apply;
 pub(crate) mod identities;
@@ -16,6 +16,7 @@ pub use recoveries::UnsafeRecoveries;
 pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
 pub use snapshot::{Item, KeyRange, StateReader};
 
+use super::history::{Effect, History};
 use super::progress::Progress;
 use super::repair::Repairer;
 use crate::core::error::Error;
@@ -29,8 +30,8 @@ use cairn_engine::{Engine, LogId};
 use futures::{Stream, StreamExt};
 use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
-use std::io;
 use std::sync::Arc;
+use std::{io, iter};
 
 /// The engine gets at most this many entries at once.
 const BATCH: usize = 512;
@@ -45,6 +46,7 @@ pub(crate) struct StateMachine {
     progress: Arc<Progress>,
     pinned: PinnedSnapshot,
     repairer: Arc<Repairer>,
+    history: Arc<History>,
 }
 
 impl StateMachine {
@@ -57,13 +59,16 @@ impl StateMachine {
         progress: Arc<Progress>,
         pinned: PinnedSnapshot,
         repairer: Arc<Repairer>,
+        history: Arc<History>,
     ) -> Result<StateMachine, Error> {
         let image = Image::decode(&engine.view(GROUP).machine());
         let image = image.map_err(|error| Error::State(error.to_string()))?;
         version::check(image.version)?;
         let applied = engine.applied(GROUP);
+        // What is applied again is recorded again.
+        history.restart(applied);
         let mut machine =
-            StateMachine { engine, image: Image::default(), progress, pinned, repairer };
+            StateMachine { engine, image: Image::default(), progress, pinned, repairer, history };
         machine.publish(image, applied);
         Ok(machine)
     }
@@ -91,17 +96,30 @@ impl StateMachine {
                 answers.push((responder, answer));
             }
         }
+        let effects = batch.take_effects();
         let (transitions, image) = batch.finish();
         let Some(last) = transitions.last().map(|transition| transition.applied) else {
             return Ok(());
         };
         version::check(image.version).map_err(io::Error::other)?;
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
+        self.record(effects);
         self.publish(image, Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
         }
         Ok(())
+    }
+
+    /// Keeps what applied entries changed.
+    fn record(&self, effects: Vec<(LogId, Effect)>) {
+        let ends = effects.first().zip(effects.last());
+        let Some(range) = ends.map(|((first, _), (last, _))| first.index..last.index + 1) else {
+            return;
+        };
+        let bytes = self.engine.entry_bytes(GROUP, range).into_iter().chain(iter::repeat(0));
+        let entries = effects.into_iter().zip(bytes);
+        self.history.applied(entries.map(|((id, effect), bytes)| (id, effect, bytes)));
     }
 
     /// The engine has the state `through` this entry, and `image` is the rest of it. Whoever waits
@@ -153,6 +171,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         };
         let installed = data.install(&self.engine, applied, &self.progress).await;
         let image = installed.inspect_err(|error| self.progress.failed(error))?;
+        // A snapshot does not say how its state came about.
+        self.history.restart(Some(applied));
         self.publish(image, Some(applied));
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::core::command::{OperationResult, Version, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::types::{Answer, Entry, RaftLogId, StoredMembership, engine_log_id};
+use crate::storage::history::{Effect, UNCHANGED};
 use crate::storage::mode_in_force::{allows_replicated, too_few};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, LogId, Mode, Transition};
@@ -38,6 +39,15 @@ pub(super) struct ApplyBatch<'k, K> {
     /// The last applied entry.
     applied: Option<LogId>,
     transitions: Vec<Transition>,
+    /// What each entry changed, for the history.
+    effects: Vec<(LogId, Effect)>,
+}
+
+/// What an entry does to keys, and what the history keeps of it.
+#[derive(Default)]
+struct Changed {
+    changes: Vec<Change>,
+    effect: Effect,
 }
 
 impl<'k, K: Keys> ApplyBatch<'k, K> {
@@ -54,7 +64,13 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             image,
             applied,
             transitions: Vec::with_capacity(capacity),
+            effects: Vec::with_capacity(capacity),
         }
+    }
+
+    /// What each entry since the last call changed, for the history.
+    pub(super) fn take_effects(&mut self) -> Vec<(LogId, Effect)> {
+        std::mem::take(&mut self.effects)
     }
 
     /// The effects, and the image after the last entry.
@@ -69,14 +85,16 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             self.image.recovery_records.applies(self.applied, id);
         }
         self.applied = Some(id);
-        let (changes, answer) = match LogRecord::of(entry.payload)? {
+        let (changed, answer) = match LogRecord::of(entry.payload)? {
             LogRecord::Command(command) => self.command(id, command),
             record => {
                 self.record(entry.log_id, record);
-                (Vec::new(), Answer::Nothing)
+                (Changed::default(), Answer::Nothing)
             }
         };
+        let Changed { changes, effect } = changed;
         self.transitions.push(Transition { applied: id, changes });
+        self.effects.push((id, effect));
         Ok(answer)
     }
 
@@ -129,21 +147,21 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
         }
     }
 
-    fn command(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, Answer) {
+    fn command(&mut self, id: LogId, command: StoredCommand) -> (Changed, Answer) {
         let Some(stored) = command.session else {
-            let (changes, recorded) = self.run(id, command);
-            return (changes, Answer::Outcome(recorded));
+            let (changed, recorded) = self.run(id, command);
+            return (changed, Answer::Outcome(recorded));
         };
         match self.image.sessions.check(id.index, &stored) {
-            SessionCheck::Expired => (Vec::new(), Answer::SessionExpired),
+            SessionCheck::Expired => (Changed::default(), Answer::SessionExpired),
             SessionCheck::Repeated(recorded) => {
-                (Vec::new(), Answer::Outcome(recorded.as_ref().clone()))
+                (Changed::default(), Answer::Outcome(recorded.as_ref().clone()))
             }
             SessionCheck::New => {
-                let (changes, recorded) = self.run(id, command);
+                let (changed, recorded) = self.run(id, command);
                 let answer = Answer::Outcome(recorded.clone());
                 self.image.sessions.record(&stored, Arc::new(recorded));
-                (changes, answer)
+                (changed, answer)
             }
         }
     }
@@ -155,7 +173,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
         }
     }
 
-    fn run(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, WriteOutcome) {
+    fn run(&mut self, id: LogId, command: StoredCommand) -> (Changed, WriteOutcome) {
         let mut applied = true;
         let results: Vec<OperationResult> = command
             .operations
@@ -173,8 +191,14 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             .collect();
         let recorded = WriteOutcome { log_id: id, applied, results };
         if !applied {
-            return (Vec::new(), recorded);
+            return (Changed::default(), recorded);
         }
+        let operations = command.operations.iter().zip(&recorded.results);
+        let effect = Effect::of(operations.map(|(operation, found)| match operation.kind {
+            StoredKind::Check => UNCHANGED,
+            StoredKind::Delete if !found.existed => UNCHANGED,
+            StoredKind::Put | StoredKind::Delete => found.version,
+        }));
         let mut changes = Vec::with_capacity(command.operations.len());
         let mut value = 0;
         for operation in command.operations {
@@ -189,7 +213,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             self.changed.insert(operation.key, version);
             changes.push(change);
         }
-        (changes, recorded)
+        (Changed { changes, effect }, recorded)
     }
 }
 

@@ -6,10 +6,11 @@ use crate::core::codec;
 use crate::core::command::{Command, Condition, Operation, Session};
 use crate::core::ids::MemberAddress;
 use crate::core::types::{Membership, Payload, raft_log_id};
+use crate::storage::history::changes_of;
 use cairn_engine::{BootEpoch, Value};
 use openraft::entry::RaftEntry;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the engine would hold: key to version and value.
 #[derive(Default)]
@@ -17,7 +18,13 @@ struct Model {
     keys: BTreeMap<Bytes, (Version, Bytes)>,
     image: Image,
     next: u64,
+    /// What the history tells of each entry, and what the keys show of it.
+    told: Vec<Vec<Told>>,
+    shown: Vec<Vec<Told>>,
 }
+
+/// A key that changed, its new value, and the version that it had before.
+type Told = (Bytes, Option<Bytes>, Option<Version>);
 
 impl Keys for BTreeMap<Bytes, (Version, Bytes)> {
     fn version(&self, key: &[u8]) -> Option<Version> {
@@ -42,11 +49,26 @@ impl Model {
                 _ => vec![],
             })
             .collect();
+        let metas: Vec<Bytes> =
+            entries.iter().map(|entry| codec::encode_payload(entry.payload.clone()).0).collect();
         let mut batch = ApplyBatch::new(&self.keys, self.image.clone(), None, entries.len());
         let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
+        let effects = batch.take_effects();
         let (transitions, image) = batch.finish();
         self.image = image;
+        for ((meta, values), (_, effect)) in metas.iter().zip(&values).zip(&effects) {
+            let lengths: Vec<u32> = values.iter().map(|value| value.bytes().len() as u32).collect();
+            let changes = changes_of(meta, &lengths, effect).unwrap().into_iter();
+            let told = changes.map(|change| {
+                let value = change.value.map(|logged| values[logged.number].bytes().clone());
+                (change.key, value, change.previous)
+            });
+            let mut told: Vec<Told> = told.collect();
+            told.sort();
+            self.told.push(told);
+        }
         for (transition, values) in transitions.into_iter().zip(values) {
+            let before = self.keys.clone();
             for change in transition.changes {
                 match change {
                     Change::Put { key, value } => {
@@ -56,6 +78,14 @@ impl Model {
                     Change::Delete { key } => drop(self.keys.remove(&key)),
                 }
             }
+            let keys: BTreeSet<&Bytes> = before.keys().chain(self.keys.keys()).collect();
+            let changed = keys.into_iter().filter(|key| before.get(*key) != self.keys.get(*key));
+            let shown = changed.map(|key| {
+                let value = self.keys.get(key).map(|(_, value)| value.clone());
+                (key.clone(), value, before.get(key).map(|(version, _)| *version))
+            });
+            let shown: Vec<Told> = shown.collect();
+            self.shown.push(shown);
         }
         answers
     }
@@ -216,6 +246,20 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
     assert_eq!(model.value("a"), None);
 }
 
+/// The members' own records are entries, too: a history has one effect for each.
+#[test]
+fn what_the_members_log_changes_no_key() {
+    let keys = BTreeMap::<Bytes, (Version, Bytes)>::new();
+    let mut batch = ApplyBatch::new(&keys, Image::default(), None, 4);
+    for (index, payload) in [(1, Payload::Blank), (2, members(&[1, 2])), (3, version(2))] {
+        let id = raft_log_id(LogId { term: 1, index });
+        batch.apply(Entry::new(id, payload)).unwrap();
+    }
+    let id = |index| (LogId { term: 1, index }, Effect::default());
+    assert_eq!(batch.take_effects(), [id(1), id(2), id(3)]);
+    assert!(batch.take_effects().is_empty());
+}
+
 #[test]
 fn an_expired_session_changes_nothing() {
     let mut model = Model { next: 1, ..Model::default() };
@@ -363,5 +407,19 @@ proptest! {
         prop_assert_eq!(one_by_one, in_batches);
         prop_assert_eq!(single.keys, batched.keys);
         prop_assert_eq!(single.image, batched.image);
+        prop_assert_eq!(single.told, batched.told);
+    }
+
+    /// A condition that did not hold, a write that a session repeats, a delete of nothing: none of them is
+    /// a change.
+    #[test]
+    fn the_history_tells_what_each_entry_changed_and_nothing_else(
+        commands in proptest::collection::vec(any_command(), 0..40),
+        size in 1usize..10,
+    ) {
+        let mut model = Model { next: 1, ..Model::default() };
+        commands.chunks(size).for_each(|commands| drop(model.apply(commands.to_vec())));
+        prop_assert_eq!(model.told.len(), commands.len());
+        prop_assert_eq!(model.told, model.shown);
     }
 }

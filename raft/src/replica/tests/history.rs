@@ -1,0 +1,116 @@
+//! What a member tells of the changes that it applied.
+
+use super::*;
+use crate::core::command::{Condition, Operation, WriteOutcome};
+use crate::core::error::HistoryError;
+use crate::storage::history::{HistoryStatus, KeyChange, LoggedValue};
+use bytes::Bytes;
+
+fn put(key: &'static str, value: &'static str, condition: Condition) -> Operation {
+    Operation::Put { key: key.into(), value: value.into(), condition }
+}
+
+/// Writes at a leader, which says that it leads none until its followers first answer.
+async fn write(replica: &Replica, operations: Vec<Operation>) -> WriteOutcome {
+    loop {
+        let command = Command { synced: false, session: None, operations: operations.clone() };
+        match replica.write(command).await {
+            Err(WriteError::NoLeader) => tokio::task::yield_now().await,
+            outcome => return outcome.unwrap(),
+        }
+    }
+}
+
+/// Those of each entry that changed something. There are others between them: what members log.
+fn told(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
+    let entries = replica.changes(after, usize::MAX).unwrap();
+    let indexes = entries.iter().map(|entry| entry.id.index);
+    assert!(indexes.eq((after.index + 1..).take(entries.len())), "one behind the other");
+    entries.into_iter().filter(|entry| !entry.changes.is_empty()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_changes_behind_a_position_are_told_with_their_values() {
+    let (_folder, replica) = alone().await;
+    let first = write(&replica, vec![put("a", "one", Condition::None)]).await.log_id;
+    let refused = write(&replica, vec![put("a", "no", Condition::Absent)]).await;
+    assert!(!refused.applied);
+    let delete = Operation::Delete { key: "a".into(), condition: Condition::None };
+    let both = write(&replica, vec![put("b", "", Condition::None), delete.clone()]).await.log_id;
+    write(&replica, vec![delete]).await;
+    let last = write(&replica, vec![put("b", "three", Condition::Exists)]).await.log_id;
+    let change = |key: &'static str, value: Option<u32>, previous| KeyChange {
+        key: key.into(),
+        value: value.map(|bytes| LoggedValue { number: 0, bytes }),
+        previous,
+    };
+    let expected = [
+        EntryChanges {
+            id: both,
+            changes: vec![change("b", Some(0), None), change("a", None, Some(first.index))],
+        },
+        EntryChanges { id: last, changes: vec![change("b", Some(5), Some(both.index))] },
+    ];
+    assert_eq!(told(&replica, first), expected);
+    assert_eq!(told(&replica, both), expected[1..]);
+    assert!(told(&replica, last).is_empty());
+    let value = async |id| replica.logged_value(id, 0).await.unwrap();
+    assert_eq!(value(first).await, Some(Bytes::from("one")), "nobody can get it by its key");
+    assert_eq!(value(both).await, Some(Bytes::new()));
+    assert_eq!(value(last).await, Some(Bytes::from("three")));
+    assert_eq!(replica.logged_value(last, 1).await.unwrap(), None);
+    let HistoryStatus { oldest, entries, bytes, .. } = replica.history();
+    assert!(oldest.is_some_and(|oldest| oldest < first), "{oldest:?}");
+    assert!(entries >= 5 && bytes > entries, "{entries} entries of {bytes} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_everything_waits_for_the_next_change() {
+    let (_folder, replica) = alone().await;
+    let mut after = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
+    let follow = async {
+        loop {
+            let entries = replica.changes(after, 2).unwrap();
+            assert!(entries.len() <= 2);
+            let Some(last) = entries.last() else {
+                replica.applied_behind(after).await;
+                continue;
+            };
+            after = last.id;
+            let mut changes = entries.iter().flat_map(|entry| &entry.changes);
+            if let Some(change) = changes.find(|change| change.key == "z") {
+                return change.clone();
+            }
+        }
+    };
+    let writes = async {
+        for key in ["b", "c", "d", "z"] {
+            write(&replica, vec![put(key, "1", Condition::None)]).await;
+        }
+    };
+    let both = async { tokio::join!(follow, writes).0 };
+    let change = runtime::timeout(WAIT_LIMIT, both).await.expect("it is told");
+    assert_eq!(change.previous, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_that_is_purged_one_of_another_history_and_one_ahead_are_refused() {
+    let (_folder, replica) = alone().await;
+    let first = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
+    let second = write(&replica, vec![put("a", "2", Condition::None)]).await.log_id;
+    let refusal = |after| replica.changes(after, 1).unwrap_err();
+    let after = LogId { term: second.term + 1, ..second };
+    assert_eq!(refusal(after), HistoryError::Discarded { after });
+    let after = LogId { index: second.index + 1000, ..second };
+    assert_eq!(refusal(after), HistoryError::Ahead { after });
+    replica.engine().purge(GROUP, second).await.unwrap();
+    let refused = refusal(first);
+    let HistoryError::Compacted { after, oldest, now } = refused else { panic!("{refused}") };
+    assert!(after == first && oldest == second && now >= second, "{after} {oldest} {now}");
+    assert_eq!(replica.logged_value(first, 0).await.unwrap(), None);
+    assert!(told(&replica, oldest).is_empty());
+    let third = write(&replica, vec![put("a", "3", Condition::None)]).await.log_id;
+    let entries = told(&replica, oldest);
+    assert_eq!(entries.len(), 1);
+    assert_eq!((entries[0].id, entries[0].changes[0].previous), (third, Some(second.index)));
+}

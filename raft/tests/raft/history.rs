@@ -1,0 +1,78 @@
+//! What members tell of the changes that they applied.
+
+use crate::support::{Cluster, put, write};
+use cairn_engine::{LogId, Value};
+use cairn_raft::{EntryChanges, Replica};
+
+/// Overwrites a few keys at the leader, and returns which entry has which value.
+async fn overwrite(cluster: &Cluster, numbers: std::ops::Range<usize>) -> Vec<(LogId, String)> {
+    let leader = cluster.leader().await;
+    let mut written = Vec::new();
+    for number in numbers {
+        let value = format!("value {number}").repeat(100);
+        let command = put(&format!("key{}", number % 3), Value::from(value.clone()));
+        written.push((write(leader, command).await.log_id, value));
+    }
+    written
+}
+
+/// Returns once the member can tell the last of these: a read of the state may see it a moment before.
+async fn has_applied(replica: &Replica, written: &[(LogId, String)]) {
+    let last = written.last().unwrap().0;
+    replica.applied_behind(LogId { index: last.index - 1, ..last }).await;
+}
+
+/// Those of entries that changed something.
+fn changes(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
+    let told = replica.changes(after, usize::MAX).unwrap();
+    told.into_iter().filter(|entry| !entry.changes.is_empty()).collect()
+}
+
+/// Checks that this member tells what was written behind `after`, each once and with its value.
+async fn check(replica: &Replica, after: LogId, written: &[(LogId, String)]) {
+    let written: Vec<_> = written.iter().filter(|(id, _)| *id > after).collect();
+    let told = changes(replica, after);
+    assert!(told.iter().map(|entry| entry.id).eq(written.iter().map(|(id, _)| *id)), "{told:?}");
+    for (entry, (_, value)) in told.iter().zip(written) {
+        let [change] = &entry.changes[..] else { panic!("{entry:?}") };
+        let logged = change.value.expect("a put");
+        assert_eq!(logged.bytes as usize, value.len());
+        let read = replica.logged_value(entry.id, logged.number).await.unwrap();
+        assert_eq!(read.unwrap(), value.as_bytes());
+    }
+}
+
+/// A restart forgets what the entries changed. What is applied again is told again, and the values come
+/// from the device.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_member_tells_the_same_changes_also_those_that_it_applies_again_after_a_restart() {
+    let mut cluster = Cluster::new(3, |_| ()).await;
+    cluster.log_cache_bytes = 0;
+    for slot in 1..=3 {
+        cluster.start(slot).await;
+    }
+    let mut written = overwrite(&cluster, 0..20).await;
+    let first = written[0].0;
+    cluster.converge().await;
+    for replica in cluster.replicas() {
+        has_applied(replica, &written).await;
+        check(replica, first, &written).await;
+        assert_eq!(changes(replica, first), changes(cluster.replica(1), first));
+    }
+    let leader = cluster.leader().await.node_id().slot();
+    let away = (1..=3).find(|slot| *slot != leader).unwrap();
+    let last = cluster.replica(away).status().applied.unwrap();
+    cluster.kill(away).await;
+    written.extend(overwrite(&cluster, 20..30).await);
+    cluster.start(away).await;
+    cluster.converge().await;
+    let (back, leader) = (cluster.replica(away), cluster.replica(leader));
+    has_applied(back, &written).await;
+    let oldest = back.history().oldest.expect("it begins somewhere");
+    let told = changes(back, oldest);
+    assert!(told.iter().any(|entry| entry.id <= last), "nothing of what it applied again");
+    assert!(told.iter().any(|entry| entry.id > last), "nothing of what came meanwhile");
+    let after = oldest.max(first);
+    check(back, after, &written).await;
+    assert_eq!(changes(back, after), changes(leader, after));
+}
