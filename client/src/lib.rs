@@ -148,7 +148,7 @@ pub use options::{Options, ReadFrom};
 pub use read::ReadOptions;
 pub use safe_to_stop::StopVerdict;
 pub use scrub::{ScrubAction, ScrubStatus};
-pub use status::{DurabilityStatus, ModeStatus, NodeStatus, StorageStatus};
+pub use status::{DurabilityStatus, HistoryStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
     BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo,
 };

@@ -127,6 +127,25 @@ pub struct NodeStatus {
     /// The latest calls of operators to the node since it started, the oldest first. Its log has
     /// all of them.
     pub operator_calls: Vec<OperatorCall>,
+    /// How far back the node can tell what was changed; `None` from a server that keeps no history.
+    pub history: Option<HistoryStatus>,
+}
+
+/// How far back a node can tell what was changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct HistoryStatus {
+    /// The log entry, term and index, behind which it can; `None`: all along, or nothing was applied
+    /// yet.
+    pub oldest: Option<(u64, u64)>,
+    /// The entries behind it.
+    pub entries: u64,
+    /// The bytes of keys and values that the log keeps for them.
+    pub bytes: u64,
+    /// The time since the node applied the first of them, at most; zero if there is none.
+    #[cfg_attr(feature = "serde", serde(rename = "age_ms", serialize_with = "json::millis"))]
+    pub age: Duration,
 }
 
 /// What acknowledgements mean.
@@ -353,7 +372,17 @@ impl NodeStatus {
             drained: (status.drained_ms > 0).then(|| Duration::from_millis(status.drained_ms)),
             versions: status.versions.map(version_status),
             operator_calls: status.operator_calls.into_iter().map(operator_call).collect(),
+            history: status.history.map(history_status),
         }
+    }
+}
+
+fn history_status(history: proto::History) -> HistoryStatus {
+    HistoryStatus {
+        oldest: history.oldest.map(|oldest| (oldest.term, oldest.index)),
+        entries: history.entries,
+        bytes: history.bytes,
+        age: Duration::from_millis(history.age_ms),
     }
 }
 

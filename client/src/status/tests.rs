@@ -76,6 +76,12 @@ fn in_json_times_have_their_unit_in_their_name_and_identities_are_text() {
         versions: Some(proto::Versions { own: 2, cluster: 1, ..Default::default() }),
         modes: Some(proto::Modes { own: Mode::Sync.into(), ..Default::default() }),
         scrub: Some(proto::Scrub { elapsed_s: 9, ..Default::default() }),
+        history: Some(proto::History {
+            oldest: Some(proto::Position { term: 3, index: 70 }),
+            entries: 4,
+            bytes: 500,
+            age_ms: 60,
+        }),
         ..Default::default()
     };
     let told = serde_json::to_value(NodeStatus::of(status)).unwrap();
@@ -84,6 +90,7 @@ fn in_json_times_have_their_unit_in_their_name_and_identities_are_text() {
         "leader": "c:1", "configurations": [["1.0", "2.ff"]], "uptime_ms": 5000, "drained_ms": 7,
         "certificate_left_s": 0, "ca_left_s": null, "boot_epoch": 2, "generation": "0000000a", "version": 2, "cluster_version": 1,
         "modes": { "cluster": null, "own": "sync", "effective": "unknown" },
+        "history": { "oldest": [3, 70], "entries": 4, "bytes": 500, "age_ms": 60 },
         "stopped_reason": null, "storage": null,
     });
     for (name, value) in expected.as_object().unwrap() {
@@ -123,6 +130,10 @@ fn any_bytes_decode_to_a_status_or_to_an_error() {
             members: vec![proto::MemberVersion { version: 2, ..Default::default() }],
             ..Default::default()
         }),
+        history: Some(proto::History {
+            oldest: Some(proto::Position { term: 3, index: 70 }),
+            ..Default::default()
+        }),
         ..Default::default()
     };
     cairn_fuzz::target!("status" => seed.encode_to_vec()).for_each(|bytes| {
@@ -145,6 +156,9 @@ fn any_bytes_decode_to_a_status_or_to_an_error() {
         let left = |left: Option<Duration>| left.map(|left| left.as_secs());
         assert_eq!(left(status.certificate_left), told.certificate_left_s);
         assert_eq!(left(status.ca_left), told.ca_left_s);
+        let oldest = told.history.and_then(|history| history.oldest);
+        let shown = status.history.and_then(|history| history.oldest);
+        assert_eq!(shown, oldest.map(|oldest| (oldest.term, oldest.index)));
         let members = |versions: VersionStatus| versions.members.len();
         let said = told.versions.map(|versions| versions.members.len());
         assert_eq!(status.versions.map(members), said);

@@ -428,6 +428,8 @@ fn replica_config(
         election_max_ms: millis(config.timing.election_max),
         log_retain_bytes: config.storage.log_retain_bytes.min(most),
         log_retain_entries: config.storage.log_retain_entries,
+        history_retain_bytes: config.watch.retain_bytes.min(most),
+        history_retain_time: config.watch.retain_time,
         checkpoint_bytes: defaults.checkpoint_bytes.min(most),
         largest_entry_bytes: config.limits.max_request_bytes as u64,
         max_sessions: config.limits.max_sessions,

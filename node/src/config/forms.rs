@@ -1,5 +1,4 @@
-//! Forms that only values of `[backup]` have: where backups go, who reads them, and lengths of time beyond
-//! a day.
+//! Forms that few values have: where backups go, who reads them, and lengths of time beyond a day.
 
 use std::time::Duration;
 

@@ -198,6 +198,10 @@ pub(crate) const KEYS: &[Key] = &[
         .means("applied log kept for followers that lag; bounded by an eighth of the data area"),
     key("storage.log_retain_entries", Integer(1, 100_000_000), "500000")
         .means("applied log entries kept for followers that lag"),
+    key("watch.retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
+        .means("changes that can be told to those who follow them, in bytes of the log, which waits for them; bounded by an eighth of \
+                the data area, and by storage.log_retain_entries"),
+    key("watch.retain_time", Period(1), "1h").means("time for which changes can be told to those who follow them"),
     key("threads.clients", IntegerOrAuto(0, 64), "auto")
         .means("threads that serve client connections, beside the thread that replicates and stores; 0: that thread serves them too; \
                 auto: 0 with one or two processors, else one less than there are, at most 8"),

@@ -14,6 +14,7 @@ mod members;
 mod security;
 mod storage;
 mod syntax;
+mod watch;
 
 pub use backup::{BackupConfig, BackupVerify};
 pub use error::ConfigError;
@@ -23,6 +24,7 @@ pub use limits::Limits;
 pub(crate) use members::{check_address, is_wildcard};
 pub use security::{Security, exposed_secret};
 pub use storage::{ScrubConfig, StorageConfig};
+pub use watch::WatchConfig;
 
 use crate::access::Entries;
 use cairn_engine::Mode;
@@ -73,6 +75,8 @@ pub struct NodeConfig {
     pub failure_domain: String,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
+    /// How much of the history of changes is kept.
+    pub watch: WatchConfig,
     /// When this member saves backups while it leads; `None`: never.
     pub backup: Option<BackupConfig>,
     /// Whether the members accept data loss without an operator once every voter answers.
@@ -171,6 +175,7 @@ impl NodeConfig {
                 .filter(|domain| domain != "none")
                 .unwrap_or_default(),
             scrub: ScrubConfig::read(layers)?,
+            watch: WatchConfig::read(layers)?,
             backup: BackupConfig::read(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
             security: Security::read(layers)?,

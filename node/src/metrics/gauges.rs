@@ -63,6 +63,7 @@ impl Collector for NodeGauges {
         out.gauge("applied_index", "Index of the last applied entry", index(replica.applied))?;
         out.gauge("purged_index", "Index of the last purged entry", index(replica.purged))?;
         self.replication(&mut out)?;
+        self.history(&mut out)?;
         let stopped = replica.stopped_reason.is_some() || engine.failed.is_some();
         let damaged = self.replica.engine().damage().is_some();
         let damaged_help = "1 while the data directory is damaged and nothing of it is overwritten";
@@ -193,6 +194,20 @@ impl NodeGauges {
         let silent = followers.iter().filter_map(|lag| Some((lag.id.to_string(), lag.silent?)));
         let help = "Time since the member last answered this leader";
         out.many_seconds("follower_silence", help, "member", silent)
+    }
+
+    /// How far back changes can be told.
+    fn history(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let history = self.replica.history();
+        let oldest = history.oldest.map_or(0, |id| id.index);
+        let oldest_help = "Index of the entry behind which changes can be told";
+        out.gauge("history_oldest_index", oldest_help, oldest)?;
+        let entries_help = "Log entries whose changes can be told";
+        out.gauge("history_entries", entries_help, history.entries)?;
+        let bytes_help = "Bytes of keys and values that the log keeps for these changes";
+        out.bytes("history", bytes_help, history.bytes)?;
+        let age_help = "Time since the oldest of these changes was applied, at most";
+        out.seconds("history_age", age_help, history.age)
     }
 
     fn latencies(&self, out: &mut Out<'_, '_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use crate::failure_domains;
 use crate::readiness::readiness;
 use cairn_client::{Chosen, MemberState, proto};
 use cairn_engine::{LogId, Mode};
-use cairn_raft::{Modes, NodeId, Part, ReplicaStatus, Role, StopVerdict, Versions};
+use cairn_raft::{HistoryStatus, Modes, NodeId, Part, ReplicaStatus, Role, StopVerdict, Versions};
 use cairn_tls::Tls;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -123,6 +123,16 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         not_ready: readiness(&inner.replica, &inner.election_blocked_state)
             .err()
             .unwrap_or_default(),
+        history: Some(history(inner.replica.history())),
+    }
+}
+
+fn history(history: HistoryStatus) -> proto::History {
+    proto::History {
+        oldest: history.oldest.map(|id| proto::Position { term: id.term, index: id.index }),
+        entries: history.entries,
+        bytes: history.bytes,
+        age_ms: u64::try_from(history.age.as_millis()).unwrap_or(u64::MAX),
     }
 }
 

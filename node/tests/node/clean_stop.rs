@@ -146,7 +146,8 @@ fn answer_of(cluster: &Cluster, more: &[&str]) -> (i32, Value) {
 /// was stopped, and for half a minute nobody took a write.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_member_is_away_or_copies_a_snapshot_no_other_one_may_be_stopped() {
-    let more = format!("{SLOW_ELECTIONS}storage.log_retain_bytes = \"1MiB\"");
+    let short = "storage.log_retain_bytes = \"1MiB\"\nwatch.retain_bytes = \"1MiB\"";
+    let more = format!("{SLOW_ELECTIONS}{short}");
     let mut cluster = Cluster::start(3, "256MiB", &more).await;
     let leader = cluster.leader().await;
     let [away, third] = [1, 2].map(|more| (leader + more) % 3);
