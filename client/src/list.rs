@@ -29,6 +29,8 @@ pub struct ListOptions {
     /// Only keys after this one in the direction of the list, without the key itself; empty: from
     /// the beginning.
     pub start_after: Bytes,
+    /// Only keys before this one, in whichever direction; empty: to the last one.
+    pub end: Bytes,
     /// The most items in a page; 0: the server's default, 1000.
     pub limit: u32,
     /// The most bytes of keys and values in a page, but always at least one item; 0: the server's
@@ -51,6 +53,12 @@ impl ListOptions {
     /// Begins after this key.
     pub fn start_after(mut self, key: impl Into<Bytes>) -> Self {
         self.start_after = key.into();
+        self
+    }
+
+    /// Only keys before this one, in whichever direction.
+    pub fn end(mut self, key: impl Into<Bytes>) -> Self {
+        self.end = key.into();
         self
     }
 
@@ -90,10 +98,28 @@ impl ListOptions {
         from.is_empty() || if self.reverse { last < from } else { last > from }
     }
 
+    /// Where the list begins. In reverse that is the end, if that is nearer: a node of an earlier release
+    /// does not know an end.
+    fn begins_after(&self) -> &Bytes {
+        let nearer = !self.end.is_empty()
+            && (self.start_after.is_empty() || self.end < self.start_after);
+        if self.reverse && nearer { &self.end } else { &self.start_after }
+    }
+
+    /// The items without those behind the end, which a node of an earlier release sends; and whether there
+    /// were any.
+    fn cut(&self, mut items: Vec<proto::KeyValue>) -> (Vec<proto::KeyValue>, bool) {
+        let is_behind = |item: &proto::KeyValue| !self.end.is_empty() && item.key >= self.end;
+        let behind = items.iter().position(is_behind).filter(|_| !self.reverse);
+        items.truncate(behind.unwrap_or(items.len()));
+        (items, behind.is_some())
+    }
+
     fn to_proto(&self) -> proto::ListRequest {
         proto::ListRequest {
             prefix: self.prefix.clone(),
-            start_after: self.start_after.clone(),
+            start_after: self.begins_after().clone(),
+            end: self.end.clone(),
             limit: self.limit,
             max_bytes: self.max_bytes.min(MAX_PAGE_BYTES),
             reverse: self.reverse,
@@ -131,9 +157,10 @@ impl Client {
             |mut stub: Stub, request, timeout| async move { stub.list(request, timeout).await };
         let work = pin!(self.read(target(options.stale), || options.to_proto(), call));
         let response = spans::within(spans::list(options.stale), work, |_| None).await?;
+        let (items, ended) = options.cut(response.items);
         Ok(Page {
-            items: response.items.into_iter().map(convert::key_value).collect(),
-            more: response.more,
+            items: items.into_iter().map(convert::key_value).collect(),
+            more: response.more && !ended,
         })
     }
 

@@ -87,5 +87,5 @@ pub use types::{
     BootEpoch, CacheStatus, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId,
     Identity, KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId,
     MachineImage, MemberState, Mode, NewEntry, Options, Promise, Run, ScrubProgress, SharedImage,
-    SnapshotKey, SpaceUse, Transition, UNSYNCED_PER_SYNC, Value, ValueRef,
+    SnapshotKey, SpaceUse, Transition, UNSYNCED_PER_SYNC, Value, ValueRef, prefix_end,
 };

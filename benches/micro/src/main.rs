@@ -176,7 +176,8 @@ fn index(criterion: &mut Criterion) {
             });
         });
         let query = ListQuery {
-            prefix: Bytes::from_static(b"objects:"),
+            from: Bytes::from_static(b"objects:"),
+            until: Some(Bytes::from_static(b"objects;")),
             start_after: Some(key(17).into()),
             limit: 100,
             max_bytes: u64::MAX,

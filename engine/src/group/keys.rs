@@ -147,22 +147,26 @@ impl Keys {
 
     /// A page of keys; see [`ListQuery`].
     pub(crate) fn list(&self, query: &ListQuery) -> ListPage {
-        let prefix: &[u8] = &query.prefix;
+        let from: &[u8] = &query.from;
+        let until = query.until.as_deref();
         let after = query.start_after.as_deref();
-        let end = successor(prefix);
-        let from = if query.reverse {
-            let upper = [after, end.as_deref()].into_iter().flatten().min();
+        let begin = if query.reverse {
+            let upper = [after, until].into_iter().flatten().min();
             upper.map_or(Bound::Unbounded, Bound::Excluded)
         } else {
             match after {
-                Some(after) if after >= prefix => Bound::Excluded(after),
-                _ => Bound::Included(prefix),
+                Some(after) if after >= from => Bound::Excluded(after),
+                _ => Bound::Included(from),
             }
         };
-        let items = self.map.range(from, query.reverse);
+        let is_in = |key: &[u8]| match query.reverse {
+            true => key >= from,
+            false => until.is_none_or(|until| key < until),
+        };
+        let items = self.map.range(begin, query.reverse);
         let mut page = ListPage::default();
         let mut bytes = 0u64;
-        let items = items.take_while(|item| item.key().starts_with(prefix));
+        let items = items.take_while(|item| is_in(item.key()));
         for (key, entry) in items.filter_map(pair) {
             let value_bytes = if query.keys_only { 0 } else { u64::from(entry.value.len) };
             bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
@@ -224,21 +228,10 @@ impl KeysBuilder {
     }
 }
 
-/// The least byte string above everything that begins with `prefix`; `None` if there is none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return Some(end);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::prefix_end;
     use crate::value_ref::tests::any_ref;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -252,7 +245,8 @@ mod tests {
 
     fn query(prefix: &[u8]) -> ListQuery {
         ListQuery {
-            prefix: Bytes::copy_from_slice(prefix),
+            from: Bytes::copy_from_slice(prefix),
+            until: prefix_end(prefix),
             limit: 100,
             max_bytes: u64::MAX,
             ..Default::default()
@@ -327,6 +321,7 @@ mod tests {
             names in prop::collection::btree_set(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4), 0..40),
             prefix in prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..3),
             start in prop::option::of(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4)),
+            end in prop::option::of(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4)),
             limit in 1usize..5, reverse: bool,
         ) {
             let mut keys = Keys::default();
@@ -334,13 +329,17 @@ mod tests {
             let plain: BTreeMap<_, _> = names.iter().map(|n| (n.clone(), ())).collect();
             let mut expected: Vec<Vec<u8>> = plain.into_keys()
                 .filter(|k| k.starts_with(&prefix))
+                .filter(|k| end.as_ref().is_none_or(|end| k < end))
                 .filter(|k| start.as_ref().is_none_or(|s| if reverse { k < s } else { k > s }))
                 .collect();
             if reverse { expected.reverse(); }
+            let until = [prefix_end(&prefix), end.clone().map(Bytes::from)].into_iter().flatten().min();
             let mut found: Vec<Vec<u8>> = Vec::new();
             let mut after = start.clone();
             loop {
-                let page = keys.list(&ListQuery { limit, reverse, start_after: after.clone().map(Bytes::from), ..query(&prefix) });
+                let page = keys.list(&ListQuery {
+                    limit, reverse, start_after: after.clone().map(Bytes::from), until: until.clone(), ..query(&prefix)
+                });
                 found.extend(page.items.iter().map(|i| i.key.to_vec()));
                 if !page.more { break; }
                 after = found.last().cloned();

@@ -112,11 +112,26 @@ impl MachineImage for Vec<u8> {
 /// A shared machine image.
 pub type SharedImage = Arc<dyn MachineImage>;
 
+/// The least byte string above everything that begins with `prefix`; `None` if there is none. So the keys
+/// that begin with a prefix are those from the prefix until its end.
+pub fn prefix_end(prefix: &[u8]) -> Option<Bytes> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end.into());
+        }
+    }
+    None
+}
+
 /// Which keys to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Only keys that begin with this.
-    pub prefix: Bytes,
+    /// Only this key and those behind it; empty: from the first key.
+    pub from: Bytes,
+    /// Only keys before this one; `None`: to the last key.
+    pub until: Option<Bytes>,
     /// Only keys strictly after this one (before it, in reverse).
     pub start_after: Option<Bytes>,
     /// At most this many.
@@ -145,4 +160,23 @@ pub struct ListPage {
     pub items: Vec<ListItem>,
     /// Whether keys remain after the last item.
     pub more: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Bytes at the ends of their range, since those have no successor.
+        #[test]
+        fn a_key_begins_with_a_prefix_if_it_is_not_before_it_and_before_its_end(
+            prefix in prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4),
+            key in prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..5),
+        ) {
+            let until = prefix_end(&prefix);
+            let between = key >= prefix && until.is_none_or(|end| key[..] < end[..]);
+            prop_assert_eq!(key.starts_with(&prefix), between);
+        }
+    }
 }

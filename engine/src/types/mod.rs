@@ -20,7 +20,7 @@ pub use directory::{
 };
 pub use keys::{
     Change, KeyEntry, ListItem, ListPage, ListQuery, MachineImage, SharedImage, SnapshotKey,
-    Transition,
+    Transition, prefix_end,
 };
 pub use log::{Entry, GroupId, LogBounds, LogId, NewEntry, Promise, Value};
 pub use options::{Mode, Options, UNSYNCED_PER_SYNC};

@@ -1,6 +1,7 @@
 //! A principal with its roles, and the one rule that decides what it may do.
 
 use super::roles::{Roles, escaped};
+use cairn_engine::prefix_end;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,8 +36,13 @@ pub(crate) enum Need<'a> {
     AnyRole,
     /// The value of a key.
     Read(&'a [u8]),
-    /// All keys with a prefix.
-    List(&'a [u8]),
+    /// The keys of a range.
+    ReadRange {
+        /// The first key that may be among them.
+        start: &'a [u8],
+        /// Behind them; `None`: to the last key.
+        end: Option<&'a [u8]>,
+    },
     /// To change a key.
     Write(&'a [u8]),
     /// To send a write at all: each one is an entry of the log, even if it only checks keys.
@@ -114,7 +120,8 @@ impl Identity {
                 matches!(need, Need::AnyRole | Need::UnsafeRecovery | Need::Backup | Need::State)
             }
             (_, Need::AnyRole) => !roles.is_empty(),
-            (_, Need::Read(start) | Need::List(start)) => roles.reads(start),
+            (_, Need::Read(key)) => roles.reads(key),
+            (_, Need::ReadRange { start, end }) => roles.reads_range(start, end),
             (_, Need::State) => roles.reads(b""),
             (_, Need::Write(key)) => roles.writes(key),
             (_, Need::Propose) => roles.writes_any(),
@@ -158,9 +165,19 @@ impl Need<'_> {
         match self {
             Need::AnyRole => ("use this cluster".into(), "read".into()),
             Need::Read(key) => (format!("read key `{}`", shown(key)), role("read", key)),
-            Need::List([]) | Need::State => ("list all keys".into(), "read".into()),
-            Need::List(prefix) => {
-                (format!("list the keys that begin with `{}`", shown(prefix)), role("read", prefix))
+            Need::State => ("list all keys".into(), "read".into()),
+            Need::ReadRange { start, end } => {
+                let what = match (start, end) {
+                    ([], None) => "list all keys".into(),
+                    (start, end) if prefix_end(start).as_deref() == end => {
+                        format!("list the keys that begin with `{}`", shown(start))
+                    }
+                    (start, Some(end)) => {
+                        format!("list the keys from `{}` until `{}`", shown(start), shown(end))
+                    }
+                    (start, None) => format!("list the keys from `{}` on", shown(start)),
+                };
+                (what, role("read", prefix_of(start, end)))
             }
             Need::Write(key) => (format!("write key `{}`", shown(key)), role("write", key)),
             Need::Propose => ("write".into(), "write:PREFIX".into()),
@@ -169,6 +186,18 @@ impl Need<'_> {
             }
         }
     }
+}
+
+/// A prefix of all keys of a range, as long as a refusal shows one.
+fn prefix_of<'a>(start: &'a [u8], end: Option<&[u8]>) -> &'a [u8] {
+    let is_of_all = |prefix: &&[u8]| match (prefix_end(prefix), end) {
+        (None, _) => true,
+        (Some(own), end) => end.is_some_and(|end| end <= &own[..]),
+    };
+    let lengths = (0..=start.len().min(SHOWN_BYTES)).rev();
+    let shown = lengths.filter_map(|length| start.get(..length));
+    // The whole start first: that is the prefix where a prefix was asked for.
+    std::iter::once(start).chain(shown).find(is_of_all).unwrap_or_default()
 }
 
 /// Bytes of a key that a refusal shows.
@@ -183,8 +212,8 @@ mod tests {
         Need::AnyRole,
         Need::Read(b"app/1"),
         Need::Read(b"other"),
-        Need::List(b"app/"),
-        Need::List(b""),
+        Need::ReadRange { start: b"app/", end: Some(b"app0") },
+        Need::ReadRange { start: b"", end: None },
         Need::Write(b"app/1"),
         Need::Write(b"other"),
         Need::Propose,
@@ -239,6 +268,29 @@ mod tests {
         );
         let long = vec![b'k'; 2000];
         assert!(identity.may(Need::Read(&long)).expect_err("outside").to_string().len() < 400);
+        let ranges: [(&[u8], Option<&[u8]>, &str); 5] = [
+            (b"", None, "list all keys: it has `write:app/`; add `read` to"),
+            (
+                b"b/",
+                Some(b"b0"),
+                "list the keys that begin with `b/`: it has `write:app/`; add `read:b/` to",
+            ),
+            (
+                b"b/1",
+                Some(b"b/1x"),
+                "list the keys from `b/1` until `b/1x`: it has `write:app/`; add `read:b/1` to",
+            ),
+            (
+                b"b/1",
+                Some(b"b/3"),
+                "list the keys from `b/1` until `b/3`: it has `write:app/`; add `read:b/` to",
+            ),
+            (b"app/1", None, "list the keys from `app/1` on: it has `write:app/`; add `read` to"),
+        ];
+        for (start, end, said) in ranges {
+            let told = identity.may(Need::ReadRange { start, end }).expect_err("outside");
+            assert!(told.to_string().contains(said), "{told}");
+        }
         let nobody = Identity {
             principal: Principal::Certificate("ben".into()),
             roles: Arc::default(),

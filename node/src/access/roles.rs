@@ -8,18 +8,45 @@
 //!
 //! In a prefix, `%` and two hexadecimal digits stand for a byte.
 
+use bytes::Bytes;
+use cairn_engine::prefix_end;
 use std::fmt;
 
 /// Words of one name. Each is compared with every key of a request.
 pub(crate) const MOST_ROLES: usize = 64;
 
+/// The keys that begin with a prefix: those from it until before `end`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Prefix {
+    bytes: Vec<u8>,
+    /// `None`: to the last key.
+    end: Option<Bytes>,
+}
+
+impl Prefix {
+    fn of(bytes: Vec<u8>) -> Prefix {
+        Prefix { end: prefix_end(&bytes), bytes }
+    }
+
+    /// Whether all keys that begin with `start` are among them.
+    fn has(&self, start: &[u8]) -> bool {
+        start.starts_with(&self.bytes)
+    }
+
+    /// Whether all keys from `start` until before `end` are; `None`: to the last key.
+    fn has_range(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        let ends_within = |own: &Bytes| end.is_some_and(|end| end <= &own[..]);
+        self.has(start) && self.end.as_ref().is_none_or(ends_within)
+    }
+}
+
 /// The roles of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
     /// Prefixes whose keys it may read.
-    read: Vec<Vec<u8>>,
+    read: Vec<Prefix>,
     /// Prefixes whose keys it may read and write.
-    write: Vec<Vec<u8>>,
+    write: Vec<Prefix>,
     operator: bool,
 }
 
@@ -54,16 +81,17 @@ impl Roles {
                     "role {number}: expected a prefix after `:`, or `{role}` alone for all keys"
                 ));
             }
-            prefixes.push(unescaped(prefix).ok_or_else(|| {
+            let bytes = unescaped(prefix).ok_or_else(|| {
                 format!("role {number}: expected two hexadecimal digits after each % of a prefix")
-            })?);
+            })?;
+            prefixes.push(Prefix::of(bytes));
         }
         Ok(roles)
     }
 
     /// All of them, for all keys.
     pub(super) fn all() -> Roles {
-        Roles { read: Vec::new(), write: vec![Vec::new()], operator: true }
+        Roles { read: Vec::new(), write: vec![Prefix::of(Vec::new())], operator: true }
     }
 
     fn count(&self) -> usize {
@@ -77,12 +105,18 @@ impl Roles {
 
     /// Whether it may read all keys that begin with `start`.
     pub(super) fn reads(&self, start: &[u8]) -> bool {
-        self.read.iter().any(|prefix| start.starts_with(prefix)) || self.writes(start)
+        self.read.iter().any(|prefix| prefix.has(start)) || self.writes(start)
+    }
+
+    /// Whether it may read all keys from `start` until before `end`; `None`: to the last key. Two prefixes
+    /// that meet allow no range over both.
+    pub(super) fn reads_range(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        self.read.iter().chain(&self.write).any(|prefix| prefix.has_range(start, end))
     }
 
     /// Whether it may write all keys that begin with `start`.
     pub(super) fn writes(&self, start: &[u8]) -> bool {
-        self.write.iter().any(|prefix| start.starts_with(prefix))
+        self.write.iter().any(|prefix| prefix.has(start))
     }
 
     /// Whether it may write some keys.
@@ -103,8 +137,8 @@ impl fmt::Display for Roles {
             for prefix in prefixes {
                 write!(f, "{between}{role}")?;
                 between = " ";
-                if !prefix.is_empty() {
-                    write!(f, ":{}", escaped(prefix))?;
+                if !prefix.bytes.is_empty() {
+                    write!(f, ":{}", escaped(&prefix.bytes))?;
                 }
             }
         }
@@ -171,5 +205,32 @@ mod tests {
         let operator = roles("operator").expect("roles");
         assert!(operator.operates() && !operator.reads(b"k") && !operator.writes_any());
         assert!(!writer.operates() && !reader.operates());
+    }
+
+    #[test]
+    fn a_prefix_allows_a_range_that_neither_begins_before_it_nor_ends_behind_its_keys() {
+        let roles = roles("read:app/ write:app0 read:z%ff").expect("roles");
+        let cases: [(&[u8], Option<&[u8]>, bool); 13] = [
+            (b"app/", Some(b"app0"), true),
+            (b"app/1", Some(b"app/2"), true),
+            (b"app/1", Some(b"app0"), true),
+            (b"app/", Some(b"app/"), true),
+            (b"app/", Some(b"app0\0"), false),
+            (b"app/", Some(b"app1"), false),
+            (b"app/", None, false),
+            (b"app", Some(b"app0"), false),
+            (b"", Some(b"app/1"), false),
+            (b"app0", Some(b"app1"), true),
+            (b"z\xff", Some(b"{"), true),
+            (b"z\xff", Some(b"{\0"), false),
+            (b"z\xff\xff", None, false),
+        ];
+        for (start, end, allowed) in cases {
+            assert_eq!(roles.reads_range(start, end), allowed, "{start:?} to {end:?}");
+        }
+        let all = Roles::parse(["read"]).expect("roles");
+        assert!(all.reads_range(b"", None) && all.reads_range(b"a", Some(b"b")));
+        let last = Roles::parse(["read:%ff"]).expect("roles");
+        assert!(last.reads_range(b"\xff\x01", None) && !last.reads_range(b"\xfe", None));
     }
 }

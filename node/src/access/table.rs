@@ -216,7 +216,8 @@ mod tests {
         let table = AccessTable::new(true, &Entries::default());
         let ada = table.identify(&client("ada")).expect("a certificate");
         assert_eq!(ada.principal.to_string(), "certificate ada");
-        for need in [Need::AnyRole, Need::Write(b"k"), Need::List(b""), Need::Operator] {
+        let all = Need::ReadRange { start: b"", end: None };
+        for need in [Need::AnyRole, Need::Write(b"k"), all, Need::Operator] {
             assert_eq!(ada.may(need), Ok(()), "{need:?}");
         }
         let member = table.identify(&Credentials::Certificate(CertificateName::Member(3)));

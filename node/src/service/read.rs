@@ -10,9 +10,10 @@ use crate::access::Need;
 use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::{refusal, validate};
+use crate::config::Limits;
 use bytes::Bytes;
 use cairn_client::proto;
-use cairn_engine::{Engine, ListItem, ListQuery, View};
+use cairn_engine::{Engine, ListItem, ListQuery, View, prefix_end};
 use cairn_raft::{GROUP, Part, Replica};
 use futures::{StreamExt, TryStreamExt};
 use std::pin::pin;
@@ -110,34 +111,24 @@ pub(super) async fn list(
     request: proto::ListRequest,
     budget: Duration,
 ) -> Result<proto::ListResponse, Status> {
-    caller.may(Need::List(&request.prefix))?;
-    let limits = inner.limits();
-    for (name, key) in [("prefix", &request.prefix), ("start_after", &request.start_after)] {
-        if !key.is_empty() {
+    let stale = request.stale;
+    let query = list_query(&inner.limits(), request);
+    caller.may(Need::ReadRange { start: &query.from, end: query.until.as_deref() })?;
+    let named = [
+        ("prefix", Some(&query.from)),
+        ("start_after", query.start_after.as_ref()),
+        ("end", query.until.as_ref()),
+    ];
+    for (name, key) in named {
+        if let Some(key) = key.filter(|key| !key.is_empty()) {
             validate::key(key).map_err(|status| {
                 Status::invalid_argument(format!("{name}: {}", status.message()))
             })?;
         }
     }
-    let query = ListQuery {
-        prefix: request.prefix,
-        start_after: Some(request.start_after).filter(|key| !key.is_empty()),
-        limit: match request.limit {
-            0 => LIST_ITEMS_DEFAULT,
-            asked => usize::try_from(asked).unwrap_or(usize::MAX),
-        }
-        .min(limits.max_list_items),
-        max_bytes: match request.max_bytes {
-            0 => LIST_BYTES_DEFAULT,
-            asked => asked,
-        }
-        .min(limits.max_list_bytes),
-        reverse: request.reverse,
-        keys_only: request.keys_only,
-    };
     let end = Instant::now() + budget;
     in_time(budget, async {
-        barrier(inner, request.stale).await?;
+        barrier(inner, stale).await?;
         let most = page_bytes(query.limit, usize::try_from(query.max_bytes).unwrap_or(usize::MAX));
         let mut charge = caller.admit(most, end).await?;
         let view = readable(inner)?.view(GROUP);
@@ -168,6 +159,28 @@ pub(super) async fn list(
         Ok(proto::ListResponse { items, more })
     })
     .await
+}
+
+/// The range of the keys that have the prefix and are before the end, within the limits of a page.
+fn list_query(limits: &Limits, request: proto::ListRequest) -> ListQuery {
+    let end = Some(request.end).filter(|end| !end.is_empty());
+    ListQuery {
+        until: [prefix_end(&request.prefix), end].into_iter().flatten().min(),
+        from: request.prefix,
+        start_after: Some(request.start_after).filter(|key| !key.is_empty()),
+        limit: match request.limit {
+            0 => LIST_ITEMS_DEFAULT,
+            asked => usize::try_from(asked).unwrap_or(usize::MAX),
+        }
+        .min(limits.max_list_items),
+        max_bytes: match request.max_bytes {
+            0 => LIST_BYTES_DEFAULT,
+            asked => asked,
+        }
+        .min(limits.max_list_bytes),
+        reverse: request.reverse,
+        keys_only: request.keys_only,
+    }
 }
 
 /// Reads to the end even if the caller stops waiting: until then the device fills the memory that

@@ -64,6 +64,9 @@ impl Store {
     pub(super) fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {
         let mut keys: Vec<&Bytes> =
             self.items.keys().filter(|key| key.starts_with(&request.prefix)).collect();
+        if !request.end.is_empty() {
+            keys.retain(|key| **key < request.end);
+        }
         if request.reverse {
             keys.reverse();
         }
