@@ -46,7 +46,7 @@ use crate::durability::{Act, LEADER_ALIVE, LocalMember, leadership};
 use crate::storage::mode_in_force::{Modes, first_mode};
 use crate::storage::state_machine::UnsafeRecoveries;
 use cairn_engine::{BootEpoch, Engine, LogId, Mode};
-use read_barrier::ReadBarrier;
+use read_barrier::{NewestRound, ReadBarrier};
 use scrub::Scrubber;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,6 +65,8 @@ struct Inner {
     /// For reads while this member leads, and while it does not.
     barrier: ReadBarrier,
     follower_barrier: ReadBarrier,
+    /// Of both.
+    newest_round: NewestRound,
     /// Of the members, for callers here.
     surveys: Surveys,
     scrubber: Scrubber,

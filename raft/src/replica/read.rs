@@ -4,10 +4,12 @@
 use super::Replica;
 use crate::core::error::ReadError;
 use crate::core::raft_metrics::with_metrics;
+use crate::core::runtime;
 use crate::storage::state_machine::StateReader;
 use bytes::Bytes;
 use cairn_engine::{KeyEntry, ListItem, View};
 use openraft::ServerState;
+use std::time::Duration;
 
 impl Replica {
     /// Returns when this replica has applied everything that was acknowledged before the call: a
@@ -41,6 +43,21 @@ impl Replica {
             }
             Err(stopped) => Err(stopped),
         }
+    }
+
+    /// Returns when this replica has applied everything that was acknowledged longer than `most` before the
+    /// call, by this machine's monotonic clock, which does not count the time in which the machine was
+    /// suspended. Asks nobody if a barrier succeeded here that began within that time.
+    ///
+    /// # Errors
+    /// As [`Replica::read_barrier`].
+    pub async fn read_barrier_within(&self, most: Duration) -> Result<(), ReadError> {
+        let known = self.inner.newest_round.within(most, runtime::now());
+        // An unsafe recovery may have discarded the entry that the barrier waited for.
+        if known.is_some_and(|read| self.inner.member.progress.has_entry(read) == Some(true)) {
+            return Ok(());
+        }
+        self.read_barrier().await
     }
 
     /// A key's state and value. If the value is damaged here, this fetches it from another member

@@ -5,12 +5,16 @@
 //! the index that such a round found, and waits until this member has applied it. A caller that arrives
 //! during a round is served by the next one, since the running round's heartbeats may be older than what
 //! the caller must see. No leases: a restart forgets them, and they depend on clocks.
+//!
+//! A caller that says how old its answer may be needs no round of its own, if one began lately: the state has
+//! everything that was acknowledged before that. What holds here: age counts from a round's beginning. What is
+//! acknowledged while it runs it may not have seen.
 
 use super::coalesce::Coalescer;
 use crate::core::error::ReadError;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
-use crate::core::runtime;
+use crate::core::runtime::{self, Instant};
 use crate::core::types::{TypeConfig, engine_log_id};
 use crate::durability::{LocalMember, leadership};
 use crate::storage::Raft;
@@ -20,6 +24,7 @@ use cairn_engine::LogId;
 use futures::future::{Either, select};
 use openraft::errors::{ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{LinearizerOption, ReadPolicy};
+use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +36,40 @@ const LEADER_CHECK: Duration = Duration::from_millis(50);
 /// The callers' handle. They get an entry that is applied here.
 #[derive(Clone)]
 pub(crate) struct ReadBarrier(Coalescer<Result<LogId, ReadError>>);
+
+/// The newest round that succeeded, of one that leads or of another. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct NewestRound(Arc<Mutex<Option<Round>>>);
+
+/// A state with `read` has everything that was acknowledged before `began`.
+#[derive(Clone, Copy)]
+struct Round {
+    began: Instant,
+    read: LogId,
+}
+
+impl NewestRound {
+    /// Does a round, and keeps it if it succeeds.
+    async fn of(
+        &self,
+        round: impl Future<Output = Result<LogId, ReadError>>,
+    ) -> Result<LogId, ReadError> {
+        // Before it asks anybody: see the head of this file.
+        let began = runtime::now();
+        let read = round.await?;
+        let mut newest = self.0.lock();
+        if newest.is_none_or(|newest| newest.began < began) {
+            *newest = Some(Round { began, read });
+        }
+        Ok(read)
+    }
+
+    /// The entry of the newest round, if that began no longer than `most` before `now`.
+    pub(super) fn within(&self, most: Duration, now: Instant) -> Option<LogId> {
+        let newest = *self.0.lock();
+        newest.filter(|newest| now - newest.began <= most).map(|newest| newest.read)
+    }
+}
 
 /// The parts that a round uses.
 struct Rounds {
@@ -54,22 +93,30 @@ impl Rounds {
 
 impl ReadBarrier {
     /// Starts the rounds of a member that leads; they end with the last handle. Those of one that does
-    /// not fail.
-    pub(crate) fn of_leader(member: &LocalMember, timeout: Duration) -> ReadBarrier {
-        let rounds = Arc::new(Rounds::of(member, timeout));
+    /// not fail. Those that succeed are kept in `newest`.
+    pub(crate) fn of_leader(
+        member: &LocalMember,
+        timeout: Duration,
+        newest: &NewestRound,
+    ) -> ReadBarrier {
+        let (rounds, newest) = (Arc::new(Rounds::of(member, timeout)), newest.clone());
         let lead = move || {
-            let rounds = rounds.clone();
-            async move { rounds.lead().await }
+            let (rounds, newest) = (rounds.clone(), newest.clone());
+            async move { newest.of(rounds.lead()).await }
         };
         ReadBarrier(Coalescer::start(Duration::ZERO, lead))
     }
 
     /// The same for a member that does not lead.
-    pub(crate) fn of_follower(member: &LocalMember, timeout: Duration) -> ReadBarrier {
-        let rounds = Arc::new(Rounds::of(member, timeout));
+    pub(crate) fn of_follower(
+        member: &LocalMember,
+        timeout: Duration,
+        newest: &NewestRound,
+    ) -> ReadBarrier {
+        let (rounds, newest) = (Arc::new(Rounds::of(member, timeout)), newest.clone());
         let follow = move || {
-            let rounds = rounds.clone();
-            async move { rounds.follow().await }
+            let (rounds, newest) = (rounds.clone(), newest.clone());
+            async move { newest.of(rounds.follow()).await }
         };
         ReadBarrier(Coalescer::start(Duration::ZERO, follow))
     }
@@ -163,5 +210,52 @@ pub(crate) fn leader(forward: ForwardToLeader<TypeConfig>) -> Option<(NodeId, Me
         ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
             Some((forward.leader_id?, forward.leader_node?))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: LogId = LogId { term: 1, index: 7 };
+
+    /// A round that takes a while, and when it ended.
+    async fn round(newest: &NewestRound, result: Result<LogId, ReadError>) -> Instant {
+        let mut ended = None;
+        let round = async {
+            runtime::sleep(Duration::from_millis(20)).await;
+            ended = Some(runtime::now());
+            result
+        };
+        newest.of(round).await.ok();
+        ended.expect("the round was done")
+    }
+
+    /// While a round runs, others acknowledge writes that it may not have seen.
+    #[tokio::test]
+    async fn the_age_of_a_read_counts_from_the_beginning_of_the_round_that_it_relies_on() {
+        let newest = NewestRound::default();
+        let before = runtime::now();
+        assert_eq!(newest.within(Duration::MAX, before), None, "no round has succeeded");
+        let ended = round(&newest, Ok(READ)).await;
+        let now = runtime::now();
+        assert_eq!(newest.within(now - before, now), Some(READ));
+        assert_eq!(newest.within(now - ended, now), None, "it began before that");
+    }
+
+    #[tokio::test]
+    async fn a_round_that_fails_does_not_make_an_earlier_one_newer() {
+        let newest = NewestRound::default();
+        let before = runtime::now();
+        round(&newest, Ok(READ)).await;
+        let between = runtime::now();
+        round(&newest, Err(ReadError::NoLeader)).await;
+        let now = runtime::now();
+        assert_eq!(newest.within(now - before, now), Some(READ));
+        assert_eq!(newest.within(now - between, now), None);
+        let later = LogId { index: 9, ..READ };
+        round(&newest, Ok(later)).await;
+        let now = runtime::now();
+        assert_eq!(newest.within(now - between, now), Some(later));
     }
 }

@@ -7,7 +7,7 @@
 use super::append_capacity::AppendCapacity;
 use super::maintenance::Maintenance;
 use super::peer_service::PeerService;
-use super::read_barrier::ReadBarrier;
+use super::read_barrier::{NewestRound, ReadBarrier};
 use super::scrub::Scrubber;
 use super::surveys::Surveys;
 use super::{Inner, Replica, serving};
@@ -211,8 +211,9 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
     let scrubber = Scrubber::new(member.clone());
     runtime::spawn(scrubber.clone().run());
     let timeout = answer_timeout(&member.config);
-    let barrier = ReadBarrier::of_leader(&member, timeout);
-    let follower_barrier = ReadBarrier::of_follower(&member, timeout);
+    let newest_round = NewestRound::default();
+    let barrier = ReadBarrier::of_leader(&member, timeout, &newest_round);
+    let follower_barrier = ReadBarrier::of_follower(&member, timeout, &newest_round);
     let surveys = Surveys::of_leader(&barrier, &reconciler);
     let append_capacity = AppendCapacity::new(member.engine.clone());
     let contradicted = Arc::default();
@@ -227,5 +228,5 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         requests: Arc::default(),
     };
     let surveys = serving::surveys(&service);
-    Inner { member, service, barrier, follower_barrier, surveys, scrubber }
+    Inner { member, service, barrier, follower_barrier, newest_round, surveys, scrubber }
 }

@@ -83,10 +83,9 @@ impl Progress {
     pub(crate) async fn wait_entry(&self, entry: LogId) -> bool {
         let mut watch = self.watch.clone();
         loop {
-            // A snapshot may skip the entry, so any later one will do. Terms never fall along a log.
-            let reached = watch.borrow_and_update().filter(|applied| applied.index >= entry.index);
-            if let Some(applied) = reached {
-                return applied.term >= entry.term;
+            let applied = *watch.borrow_and_update();
+            if let Some(known) = holds(entry, applied) {
+                return known;
             }
             if watch.changed().await.is_err() {
                 return std::future::pending().await;
@@ -103,6 +102,20 @@ impl Progress {
             }
         }
     }
+
+    /// What [`Progress::wait_entry`] would return at once; `None` if it would wait.
+    pub(crate) fn has_entry(&self, entry: LogId) -> Option<bool> {
+        let mut watch = self.watch.clone();
+        let applied = *watch.borrow_and_update();
+        holds(entry, applied)
+    }
+}
+
+/// Whether what is applied holds the entry, or contradicts it; `None`: it has not come to it.
+fn holds(entry: LogId, applied: Option<LogId>) -> Option<bool> {
+    // A snapshot may skip the entry, so any later one will do. Terms never fall along a log.
+    let reached = applied.filter(|applied| applied.index >= entry.index);
+    reached.map(|applied| applied.term >= entry.term)
 }
 
 #[cfg(test)]
@@ -127,6 +140,9 @@ mod tests {
         assert_eq!(reached(id(3, 60)), Some(true));
         assert_eq!(reached(id(8, 70)), Some(false), "the leader of term 8 has another entry 70");
         assert_eq!(reached(id(8, 101)), None);
+        for entry in [id(5, 100), id(8, 70), id(8, 101)] {
+            assert_eq!(progress.has_entry(entry), reached(entry), "{entry}");
+        }
         // A snapshot of that leader.
         progress.publish(&Image::default(), Some(id(8, 120)));
         assert_eq!(reached(id(8, 101)), Some(true));

@@ -80,6 +80,34 @@ async fn a_follower_whose_leader_does_not_answer_names_it_and_serves_no_reads() 
     }
 }
 
+/// Longer than a test lasts.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// It may lack what was acknowledged since that barrier, and nothing before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_cut_off_serves_reads_that_may_be_as_old_as_its_last_barrier() {
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await.node_id();
+    let replica = cluster.replicas().find(|one| one.node_id() != leader).unwrap();
+    let slot = replica.node_id().slot();
+    cluster.put("a", b"1".to_vec()).await;
+    // It knows of none, or of one that may be older than the put.
+    while cluster.replica(slot).read_barrier_within(Duration::ZERO).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    for other in (1..=3).filter(|other| *other != slot) {
+        cluster.kill(other).await;
+    }
+    let replica = cluster.replica(slot);
+    replica.read_barrier_within(LONG).await.unwrap();
+    assert_eq!(value(replica, "a").await.unwrap(), "1");
+    let refused = replica.read_barrier_within(Duration::ZERO).await;
+    assert!(
+        matches!(refused, Err(ReadError::NoLeader | ReadError::NotLeader { .. })),
+        "{refused:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_after_a_barrier_sees_every_write_that_was_acknowledged_before() {
     let cluster = Cluster::started(3, |_| ()).await;
