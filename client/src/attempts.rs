@@ -276,8 +276,8 @@ impl Attempts {
                 node.wants_fewer_reads(now, *after);
                 false
             }
-            // Of one value, and of a caller without patience.
-            Failure::Unreadable(_) => false,
+            // Of one value, of one call, and of a caller without patience.
+            Failure::Unreadable(_) | Failure::Unsupported(_) => false,
             Failure::Lost { timed_out: true, .. } if self.remaining().is_zero() => true,
             _ => {
                 node.refused_read(now);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attempts::Attempts;
-use crate::options::{LONGEST, Options};
+use crate::options::{LONGEST, Options, ReadFrom};
 use crate::pool::{Pool, Target};
 use crate::types::Limits;
 use crate::{Error, Member};
@@ -22,6 +22,8 @@ pub struct Client {
     pub(crate) deadline: Duration,
     /// Writes wait until they are synced on a majority.
     pub(crate) synced: bool,
+    /// How old reads may be; 0: linearizable.
+    pub(crate) max_stale_ms: u64,
 }
 
 impl Client {
@@ -45,14 +47,36 @@ impl Client {
     /// The same client with another deadline for its requests, at most a year.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
         let deadline = deadline.min(LONGEST);
-        Client { pool: self.pool.clone(), deadline, synced: self.synced }
+        Client { deadline, ..self.clone() }
     }
 
     /// The same client, but its writes are acknowledged only when they are synced on a majority, in
     /// any mode of the cluster: for writes that must survive a power cut of all machines at once.
     /// Costs a sync on each of them.
     pub fn synced(&self) -> Client {
-        Client { pool: self.pool.clone(), deadline: self.deadline, synced: true }
+        Client { synced: true, ..self.clone() }
+    }
+
+    /// The same client, but its reads may be old: they lack nothing that was acknowledged longer than `most`
+    /// before they were sent. Any member answers, and seldom asks the leader. Whole milliseconds count; none:
+    /// linearizable, as without this.
+    ///
+    /// The member's clock measures the time. It does not count the time in which that machine was suspended.
+    /// A member of an earlier release answers linearizably.
+    pub fn with_max_staleness(&self, most: Duration) -> Client {
+        let max_stale_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        Client { max_stale_ms, ..self.clone() }
+    }
+
+    /// Which nodes a read asks, and how many milliseconds old it may be; 0: linearizable, or `stale`, however
+    /// old.
+    pub(crate) fn freshness(&self, stale: bool) -> (Target, u64) {
+        let members = self.pool.options.read_from == ReadFrom::Members;
+        match (stale, self.max_stale_ms) {
+            (true, _) => (Target::Any, 0),
+            (false, 0) => (Target::Reader, 0),
+            (false, most) => (if members { Target::Reader } else { Target::Any }, most),
+        }
     }
 
     /// Returns when everything that was acknowledged to any client before the call is synced on a
@@ -142,7 +166,7 @@ impl Options {
     /// [`Error::InvalidOptions`].
     pub fn build(self) -> Result<Client, Error> {
         let deadline = self.deadline;
-        Ok(Client { pool: Pool::shared(self)?, deadline, synced: false })
+        Ok(Client { pool: Pool::shared(self)?, deadline, synced: false, max_stale_ms: 0 })
     }
 }
 

@@ -14,6 +14,8 @@ use std::marker::PhantomData;
 /// Most operations of one message, over all its calls. An empty operation has two encoded bytes,
 /// and takes a hundred times as much memory when decoded.
 const MOST_OPERATIONS: usize = 32_768;
+/// Most keys of one request. Those of all calls of a message are as many as operations at most.
+const MOST_KEYS: usize = 1024;
 /// Most earlier backups that a backup is beside.
 const MOST_HELD: usize = 16;
 /// Most calls of one message. A client sends up to 128.
@@ -31,6 +33,8 @@ const OWN_PART: usize = 4;
 const WRITE_OPERATIONS: u64 = 2;
 const MULTIPLEX_CALLS: u64 = 1;
 const CALL_WRITE: u64 = 3;
+const CALL_GET_MANY: u64 = 5;
+const GET_MANY_KEYS: u64 = 1;
 const BACKUP_HELD: u64 = 1;
 
 /// A message that is checked before it is decoded, since it could take too much memory.
@@ -58,7 +62,7 @@ bounded_by_their_length!(ChangeMembersRequest, SetModeRequest, MoveLeaderRequest
 bounded_by_their_length!(FinishUpgradeRequest, FinishUpgradeResponse);
 bounded_by_their_length!(SafeToStopRequest, SafeToStopResponse);
 // A client chose the server whose answers it decodes.
-bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
+bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, GetManyResponse, ListResponse);
 bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 bounded_by_their_length!(ChangeMembersResponse, SetModeResponse, MoveLeaderResponse, DrainResponse);
 bounded_by_their_length!(BackupPart);
@@ -70,6 +74,17 @@ impl Bounded for proto::BackupRequest {
         match held <= MOST_HELD {
             true => Ok(()),
             false => Err(too_many("earlier backups", held, MOST_HELD)),
+        }
+    }
+}
+
+impl Bounded for proto::GetManyRequest {
+    fn check(encoded: &[u8]) -> Result<(), Status> {
+        let mut counted = Counted::default();
+        counted.get_many(encoded);
+        match counted.keys <= MOST_KEYS {
+            true => Ok(()),
+            false => Err(too_many("keys", counted.keys, MOST_KEYS)),
         }
     }
 }
@@ -115,14 +130,22 @@ impl proto::WriteRequest {
     }
 }
 
+impl proto::GetManyRequest {
+    /// Memory that its keys take beside the bytes of the message.
+    pub fn decoded_bytes(&self) -> usize {
+        self.keys.capacity() * size_of::<Bytes>()
+    }
+}
+
 impl proto::MultiplexRequest {
     /// Memory that its calls take beside the bytes of the message.
     pub fn decoded_bytes(&self) -> usize {
-        let writes = self.calls.iter().map(|call| match &call.kind {
+        let parts = self.calls.iter().map(|call| match &call.kind {
             Some(proto::call::Kind::Write(write)) => write.decoded_bytes(),
-            _ => 0,
+            Some(proto::call::Kind::GetMany(get)) => get.decoded_bytes(),
+            Some(proto::call::Kind::Get(_)) | None => 0,
         });
-        self.calls.capacity() * size_of::<proto::Call>() + writes.sum::<usize>()
+        self.calls.capacity() * size_of::<proto::Call>() + parts.sum::<usize>()
     }
 }
 
@@ -130,6 +153,7 @@ impl proto::MultiplexRequest {
 struct Counted {
     calls: usize,
     operations: usize,
+    keys: usize,
 }
 
 impl Counted {
@@ -137,22 +161,29 @@ impl Counted {
         fields(encoded, |field, _| self.operations += usize::from(field == WRITE_OPERATIONS));
     }
 
+    fn get_many(&mut self, encoded: &[u8]) {
+        fields(encoded, |field, _| self.keys += usize::from(field == GET_MANY_KEYS));
+    }
+
     fn multiplex(&mut self, encoded: &[u8]) {
         fields(encoded, |field, call| {
             if field == MULTIPLEX_CALLS {
                 self.calls += 1;
-                fields(call, |field, write| {
-                    if field == CALL_WRITE {
-                        self.write(write);
-                    }
+                fields(call, |field, kind| match field {
+                    CALL_WRITE => self.write(kind),
+                    CALL_GET_MANY => self.get_many(kind),
+                    _ => {}
                 });
             }
         });
     }
 
     fn judge(&self) -> Result<(), Status> {
-        let over =
-            [("operations", self.operations, MOST_OPERATIONS), ("calls", self.calls, MOST_CALLS)];
+        let over = [
+            ("operations", self.operations, MOST_OPERATIONS),
+            ("keys", self.keys, MOST_OPERATIONS),
+            ("calls", self.calls, MOST_CALLS),
+        ];
         match over.into_iter().find(|(_, count, most)| count > most) {
             None => Ok(()),
             Some((what, count, most)) => Err(too_many(what, count, most)),
@@ -270,7 +301,7 @@ mod tests {
     use super::*;
     use crate::convert::put;
     use crate::proto::{
-        Call, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call,
+        Call, GetManyRequest, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call,
     };
     use crate::types::Condition;
 
@@ -333,6 +364,25 @@ mod tests {
             "nor spread"
         );
         assert_eq!(judged(&multiplex((0..10_000).map(|_| write(0)))), Some(Code::InvalidArgument));
+    }
+
+    fn get_many(keys: usize) -> GetManyRequest {
+        GetManyRequest { keys: vec![Bytes::new(); keys], ..GetManyRequest::default() }
+    }
+
+    /// A call of many keys.
+    fn many(keys: impl IntoIterator<Item = GetManyRequest>) -> MultiplexRequest {
+        let call = |get| Call { id: 2, timeout_ms: 0, kind: Some(call::Kind::GetMany(get)) };
+        MultiplexRequest { calls: keys.into_iter().map(call).collect(), generation: Some(7) }
+    }
+
+    #[test]
+    fn a_request_of_more_keys_than_a_node_answers_is_refused_before_it_is_decoded() {
+        assert_eq!(judged(&get_many(MOST_KEYS)), None);
+        assert_eq!(judged(&get_many(MOST_KEYS + 1)), Some(Code::InvalidArgument));
+        assert_eq!(judged(&many((0..32).map(|_| get_many(MOST_KEYS)))), None);
+        let spread = many((0..33).map(|_| get_many(MOST_KEYS)));
+        assert_eq!(judged(&spread), Some(Code::InvalidArgument), "nor spread");
     }
 
     #[test]
@@ -399,7 +449,13 @@ mod tests {
         let mut message = multiplex([example(), write(2)]);
         let get = call::Kind::Get(GetRequest { key: "k".into(), ..GetRequest::default() });
         message.calls.push(Call { id: 2, timeout_ms: 0, kind: Some(get) });
-        cairn_fuzz::target!("calls" => message.encode_to_vec()).for_each(|bytes| {
+        let keys = vec!["a".into(), "b".into()];
+        let many = many([GetManyRequest { keys, max_stale_ms: 9, version_only: false }]);
+        cairn_fuzz::target!(
+            "calls" => message.encode_to_vec(),
+            "many" => many.encode_to_vec(),
+        )
+        .for_each(|bytes| {
             let mut counted = Counted::default();
             cairn_fuzz::within(PROST_ERROR, || counted.multiplex(bytes));
             let calls = decode::<MultiplexRequest>(bytes).map_or(vec![], |message| message.calls);
@@ -407,7 +463,12 @@ mod tests {
                 Some(call::Kind::Write(write)) => write.operations.len(),
                 _ => 0,
             });
+            let keys = calls.iter().map(|call| match &call.kind {
+                Some(call::Kind::GetMany(get)) => get.keys.len(),
+                _ => 0,
+            });
             assert!(counted.operations >= operations.sum() && counted.calls >= calls.len());
+            assert!(counted.keys >= keys.sum());
         });
     }
 }

@@ -110,10 +110,11 @@ pub enum Error {
         actual: u64,
     },
 
-    /// The batch has more operations, or more bytes of keys and values, than the limit.
+    /// The request has more operations or keys, or more bytes of keys and values, than the limit; or its
+    /// answer would have.
     #[error("request too large: {actual} {unit}, the limit is {limit} {unit}")]
     RequestTooLarge {
-        /// What is counted: `operations` or `bytes`.
+        /// What is counted: `operations`, `keys` or `bytes`.
         unit: &'static str,
         /// The limit.
         limit: u64,
@@ -172,6 +173,14 @@ pub enum Error {
     #[error("{message}")]
     Refused {
         /// The server's message: why, and the way out.
+        message: String,
+    },
+
+    /// No node that answers knows the call: all run a release that is older than this client's. A request
+    /// with this error had no effect.
+    #[error("the nodes do not know this call; they run an earlier release: {message}")]
+    Unsupported {
+        /// What the last of them said.
         message: String,
     },
 

@@ -38,6 +38,8 @@ pub(crate) enum Failure {
     NotSent(Why),
     /// The node is of another cluster, and was asked nothing.
     OtherCluster(Error),
+    /// The node, or one on the way to it, does not know the call.
+    Unsupported(Why),
     /// The request may have been received and may take effect, now or later.
     Lost { why: Why, timed_out: bool },
     /// The request is refused for good. It had no effect.
@@ -102,6 +104,7 @@ impl Failure {
             Code::InvalidArgument => {
                 Failure::Refused(Error::InvalidRequest(of_node(status.message())))
             }
+            Code::Unimplemented => Failure::Unsupported(why(status)),
             Code::DeadlineExceeded | Code::Cancelled => {
                 let (text, source) = (of_node(status.message()), SystemError::below(status));
                 Failure::Lost { why: Why { text, source }, timed_out: true }
@@ -122,6 +125,7 @@ impl Failure {
             Failure::Unreadable(_) => "unreadable",
             Failure::NotSent(_) => "not_sent",
             Failure::OtherCluster(_) => "other_cluster",
+            Failure::Unsupported(_) => "unsupported",
             Failure::Lost { timed_out: true, .. } => "timed_out",
             Failure::Lost { .. } => "lost",
             Failure::Refused(_) => "refused",
@@ -131,7 +135,8 @@ impl Failure {
     /// Why the outcome is unknown, if the attempt may have had an effect or may still have one.
     pub(crate) fn may_have_effect(&self) -> Option<&Why> {
         match self {
-            Failure::Lost { why, .. } => Some(why),
+            // Who says that it does not know a call may stand between the client and a node.
+            Failure::Lost { why, .. } | Failure::Unsupported(why) => Some(why),
             _ => None,
         }
     }

@@ -29,7 +29,7 @@
 //! # What it promises
 //!
 //! - **Reads are linearizable**, unless they ask to be stale. The leader answers them, or all members
-//!   together ([`Options::read_from`]).
+//!   together ([`Options::read_from`]). [`Client::with_max_staleness`] bounds how old they may be.
 //! - **A write is applied at most once**, however often the client had to send it. Each carries a
 //!   client id and a sequence number, and the servers answer a repeated number with its first
 //!   result.
@@ -74,7 +74,7 @@
 //! # Traces
 //!
 //! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
-//! `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
+//! `cairn.get_many`, `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
 //! node that was asked, with its `endpoint`. A write that was applied and a get that found its key have a `version`. Other
 //! calls that look for the leader or for any node are no spans: each of their attempts is one. All lie within the span of
 //! the caller. Neither they nor the events in them hold a key, a value or the text of an error: an attempt that failed says
@@ -84,7 +84,7 @@
 //! # How a request is served
 //!
 //! ```text
-//!  put, get, list, batch        write.rs read.rs list.rs batch.rs
+//!  put, get, list, batch        write.rs read.rs many.rs list.rs batch.rs
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
@@ -112,6 +112,7 @@ mod failure;
 mod json;
 mod limits;
 mod list;
+mod many;
 mod members;
 mod multiplexed;
 mod named;
@@ -140,6 +141,7 @@ pub use bytes::Bytes;
 pub use client::Client;
 pub use error::{Error, ErrorKind, SystemError};
 pub use list::{ListOptions, Page, Pages};
+pub use many::Many;
 pub use members::{Leader, MemberChange};
 pub use named::{Chosen, MemberState, Mode, Role};
 pub use node::PROTOCOL;
@@ -150,6 +152,6 @@ pub use safe_to_stop::StopVerdict;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, HistoryStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
-    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo,
+    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Position, Version, WriteInfo,
 };
 pub use upgrade::{MemberVersion, VersionStatus};

@@ -1,5 +1,7 @@
 //! The servers' size limits, applied before anything is sent.
 
+use bytes::Bytes;
+
 use crate::Error;
 use crate::convert::key_and_value;
 use crate::proto;
@@ -21,6 +23,19 @@ pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error>
         true => check_new_key(limits, key),
         false => Ok(()),
     }
+}
+
+/// Checks the keys of a read: their number, each of them, and the sum of their bytes.
+pub(crate) fn check_keys(limits: Limits, keys: &[Bytes]) -> Result<(), Error> {
+    if keys.is_empty() {
+        return Err(Error::InvalidRequest("a read needs at least one key".to_owned()));
+    }
+    check_total("keys", limits.max_batch_operations, keys.len() as u64)?;
+    for key in keys {
+        check_key(Some(limits), key)?;
+    }
+    let bytes: u64 = keys.iter().map(|key| key.len() as u64).sum();
+    check_total("bytes", limits.max_request_bytes, bytes)
 }
 
 /// Checks the key of a put. If the limits are not known yet, checks only that the key is not empty.
@@ -102,6 +117,21 @@ mod tests {
         assert_eq!(check(&[(1, 0), (1, 0), (1, 0), (1, 0)]), Err(too_many));
         let too_long = Error::RequestTooLarge { unit: "bytes", limit: 20, actual: 21 };
         assert_eq!(check(&[(4, 8), (4, 5)]), Err(too_long));
+    }
+
+    #[test]
+    fn a_read_has_at_least_one_key_and_at_most_as_many_as_a_batch_has_operations() {
+        let check = |lengths: &[usize]| {
+            let keys: Vec<Bytes> = lengths.iter().map(|length| vec![1; *length].into()).collect();
+            check_keys(LIMITS, &keys)
+        };
+        assert_eq!(check(&[1, 5, 14]), Ok(()), "put under a higher limit");
+        assert!(matches!(check(&[]), Err(Error::InvalidRequest(_))));
+        let too_many = Error::RequestTooLarge { unit: "keys", limit: 3, actual: 4 };
+        assert_eq!(check(&[1, 1, 1, 1]), Err(too_many));
+        assert_eq!(check(&[1, 0]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
+        let too_long = Error::RequestTooLarge { unit: "bytes", limit: 20, actual: 21 };
+        assert_eq!(check(&[10, 11]), Err(too_long));
     }
 
     #[test]

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use futures::{Stream, TryStreamExt, stream};
 
 use crate::node::Stub;
-use crate::read::target;
 use crate::spans;
 use crate::types::KeyValue;
 use crate::{Client, Error, convert, proto};
@@ -40,7 +39,8 @@ pub struct ListOptions {
     pub reverse: bool,
     /// Leave the values out.
     pub keys_only: bool,
-    /// Answer from the applied state of the node that is asked, however old. Default: linearizable.
+    /// Answer from the applied state of the node that is asked, however old. Default: linearizable, or as
+    /// [`Client::with_max_staleness`] says.
     pub stale: bool,
 }
 
@@ -101,8 +101,8 @@ impl ListOptions {
     /// Where the list begins. In reverse that is the end, if that is nearer: a node of an earlier release
     /// does not know an end.
     fn begins_after(&self) -> &Bytes {
-        let nearer = !self.end.is_empty()
-            && (self.start_after.is_empty() || self.end < self.start_after);
+        let nearer =
+            !self.end.is_empty() && (self.start_after.is_empty() || self.end < self.start_after);
         if self.reverse && nearer { &self.end } else { &self.start_after }
     }
 
@@ -115,7 +115,7 @@ impl ListOptions {
         (items, behind.is_some())
     }
 
-    fn to_proto(&self) -> proto::ListRequest {
+    fn to_proto(&self, max_stale_ms: u64) -> proto::ListRequest {
         proto::ListRequest {
             prefix: self.prefix.clone(),
             start_after: self.begins_after().clone(),
@@ -125,6 +125,7 @@ impl ListOptions {
             reverse: self.reverse,
             keys_only: self.keys_only,
             stale: self.stale,
+            max_stale_ms,
         }
     }
 }
@@ -155,7 +156,8 @@ impl Client {
     pub async fn list(&self, options: ListOptions) -> Result<Page, Error> {
         let call =
             |mut stub: Stub, request, timeout| async move { stub.list(request, timeout).await };
-        let work = pin!(self.read(target(options.stale), || options.to_proto(), call));
+        let (target, max_stale_ms) = self.freshness(options.stale);
+        let work = pin!(self.read(target, || options.to_proto(max_stale_ms), call));
         let response = spans::within(spans::list(options.stale), work, |_| None).await?;
         let (items, ended) = options.cut(response.items);
         Ok(Page {

@@ -25,7 +25,8 @@ use crate::proto::{self, answer, call};
 const MAX_CALLS: usize = 128;
 /// A message with this many bytes is sent.
 const MAX_BYTES: usize = 1 << 20;
-/// Memory of an operation beside its bytes. A server refuses a message with too many operations.
+/// Memory of an operation, or of a key of several, beside its bytes. A server refuses a message with too
+/// many of them.
 const OPERATION_BYTES: usize = 64;
 /// Messages on their way to the transport.
 const WINDOW: usize = 4;
@@ -235,6 +236,7 @@ fn size(kind: &call::Kind) -> usize {
     match kind {
         call::Kind::Write(write) => write.encoded_len() + write.operations.len() * OPERATION_BYTES,
         call::Kind::Get(get) => get.encoded_len(),
+        call::Kind::GetMany(get) => get.encoded_len() + get.keys.len() * OPERATION_BYTES,
     }
 }
 
@@ -306,11 +308,14 @@ mod tests {
         let write =
             proto::WriteResponse { term: 2, index: 4, applied: true, results: vec![result] };
         let get = proto::GetResponse { found: true, value: "v".into(), version: 3 };
+        let at = Some(proto::Position { term: 2, index: 4 });
+        let many = proto::GetManyResponse { items: vec![get.clone()], at };
         let detail = proto::ErrorDetail { reason: 9, retry_after_ms: 30, ..Default::default() };
         let failed = proto::Failed { code: 8, message: "full".into(), detail: Some(detail) };
         cairn_fuzz::target!(
             "results" => encoded(vec![answer::Kind::Write(write), answer::Kind::Get(get)]),
             "failed" => encoded(vec![answer::Kind::Failed(failed)]),
+            "many" => encoded(vec![answer::Kind::GetMany(many)]),
         )
         .for_each(|bytes| {
             let most = 256 * bytes.len() + (16 << 10);

@@ -230,7 +230,7 @@ impl Operator {
             };
             match (&failure, repeat) {
                 (Failure::Refused(error), _) => return Err(error.clone()),
-                (Failure::Lost { why, .. }, Repeat::No) => {
+                (Failure::Lost { why, .. } | Failure::Unsupported(why), Repeat::No) => {
                     let text = format!("{why}; the call may have had its effect");
                     let why = Why { text, source: why.source.clone() };
                     return Err(Error::unavailable(node.address(), why));

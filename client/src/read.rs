@@ -20,7 +20,8 @@ use crate::{Client, Error};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// Answer from the applied state of the node that is asked, however old. Default: linearizable.
+    /// Answer from the applied state of the node that is asked, however old. Default: linearizable, or as
+    /// [`Client::with_max_staleness`] says.
     pub stale: bool,
     /// Leave the value out.
     pub version_only: bool,
@@ -70,7 +71,8 @@ impl Client {
     ) -> Result<Option<KeyValue>, Error> {
         let key = key.into();
         check_key(self.pool.view.limits(), &key)?;
-        let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
+        let request =
+            proto::GetRequest { key: key.clone(), stale: true, ..proto::GetRequest::default() };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
         let got = self.ask_one(endpoint, self.pool.options.attempt_timeout, call).await?;
         Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
@@ -101,13 +103,15 @@ impl Client {
 
     async fn found(&self, key: Bytes, options: ReadOptions) -> Result<Option<KeyValue>, Error> {
         check_key(self.pool.view.limits(), &key)?;
+        let (target, max_stale_ms) = self.freshness(options.stale);
         let message = || proto::GetRequest {
             key: key.clone(),
             stale: options.stale,
             version_only: options.version_only,
+            max_stale_ms,
         };
         let call = |stub: Stub, request, timeout| async move { stub.get(request, timeout).await };
-        match self.read(target(options.stale), message, call).await {
+        match self.read(target, message, call).await {
             Ok(got) => Ok(got.found.then_some(KeyValue {
                 key,
                 value: got.value,
@@ -160,13 +164,13 @@ impl Client {
                         message: message.clone(),
                     });
                 }
+                // A node of a later release may know the call.
+                Failure::Unsupported(why) if attempts.tried() + 1 >= pool.len() => {
+                    return Err(Error::Unsupported { message: why.text.clone() });
+                }
                 _ => {}
             }
             attempts.failed(pool, &node, failure).await?;
         }
     }
-}
-
-pub(crate) fn target(stale: bool) -> Target {
-    if stale { Target::Any } else { Target::Reader }
 }

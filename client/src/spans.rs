@@ -34,6 +34,17 @@ pub(crate) fn get(stale: bool) -> Span {
     )
 }
 
+/// A read of several keys.
+pub(crate) fn get_many() -> Span {
+    debug_span!(
+        "cairn.get_many",
+        otel.kind = "client",
+        version = Empty,
+        outcome = Empty,
+        otel.status_code = Empty,
+    )
+}
+
 /// One page of a list.
 pub(crate) fn list(stale: bool) -> Span {
     debug_span!(

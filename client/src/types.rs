@@ -21,6 +21,15 @@ impl From<Version> for u64 {
     }
 }
 
+/// An entry of the cluster's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// The term of the leader that proposed it.
+    pub term: u64,
+    /// Its index: the version of the keys that it put.
+    pub index: u64,
+}
+
 /// A key, its value and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {

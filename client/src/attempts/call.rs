@@ -81,7 +81,9 @@ impl Attempts {
             Err(status) => status,
         };
         let mut failure = Failure::of(&status);
-        if let Failure::Lost { why, .. } | Failure::NotSent(why) = &mut failure {
+        if let Failure::Lost { why, .. } | Failure::NotSent(why) | Failure::Unsupported(why) =
+            &mut failure
+        {
             why.text.insert_str(0, &format!("{}: ", node.address()));
         }
         if failure.may_have_effect().is_some() && self.stays == Stays::Sent {

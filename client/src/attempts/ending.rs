@@ -47,6 +47,7 @@ impl Attempts {
             Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
                 Error::unavailable_at(tried, why.clone())
             }
+            Some(Failure::Unsupported(why)) => Error::Unsupported { message: why.text.clone() },
             Some(Failure::Unreadable(message)) => {
                 Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
             }

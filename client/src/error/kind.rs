@@ -42,6 +42,8 @@ pub enum ErrorKind {
     ClusterMismatch,
     /// A node speaks another version of the protocol.
     ProtocolMismatch,
+    /// No node that was asked knows the call: their release is an earlier one.
+    Unsupported,
     /// The servers do not know this client.
     Unauthenticated,
     /// The servers know this client, and do not allow it the request.
@@ -65,6 +67,7 @@ impl ErrorKind {
         ErrorKind::ValueUnreadable,
         ErrorKind::ClusterMismatch,
         ErrorKind::ProtocolMismatch,
+        ErrorKind::Unsupported,
         ErrorKind::Unauthenticated,
         ErrorKind::PermissionDenied,
         ErrorKind::Refused,
@@ -85,6 +88,7 @@ impl ErrorKind {
             ErrorKind::ValueUnreadable => "value_unreadable",
             ErrorKind::ClusterMismatch => "cluster_mismatch",
             ErrorKind::ProtocolMismatch => "protocol_mismatch",
+            ErrorKind::Unsupported => "unsupported",
             ErrorKind::Unauthenticated => "unauthenticated",
             ErrorKind::PermissionDenied => "permission_denied",
             ErrorKind::Refused => "refused",
@@ -134,6 +138,7 @@ impl Error {
             Error::ValueUnreadable { .. } => ErrorKind::ValueUnreadable,
             Error::ClusterMismatch { .. } => ErrorKind::ClusterMismatch,
             Error::ProtocolMismatch { .. } => ErrorKind::ProtocolMismatch,
+            Error::Unsupported { .. } => ErrorKind::Unsupported,
             Error::Unauthenticated { .. } => ErrorKind::Unauthenticated,
             Error::PermissionDenied { .. } => ErrorKind::PermissionDenied,
             Error::Refused { .. } => ErrorKind::Refused,

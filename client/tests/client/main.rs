@@ -12,6 +12,7 @@
 
 mod connect;
 mod fake;
+mod many;
 mod operator;
 mod reads;
 mod writes;

@@ -114,12 +114,15 @@ pub struct Node {
     denies: Arc<AtomicBool>,
     /// How many more hellos fail, since the node is starting.
     starting: Arc<Mutex<usize>>,
+    earlier: Arc<AtomicBool>,
     members: Arc<Mutex<Vec<String>>>,
     generation: Arc<Mutex<u32>>,
     /// How many hellos it received.
     pub hellos: Arc<AtomicUsize>,
     pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
     pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
+    pub many: Arc<Mutex<Vec<proto::GetManyRequest>>>,
+    pub lists: Arc<Mutex<Vec<proto::ListRequest>>>,
     pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
     /// Slots that should lead; 0: any.
     pub moves: Arc<Mutex<Vec<u32>>>,
@@ -137,11 +140,14 @@ impl Node {
             hangs: Arc::default(),
             denies: Arc::default(),
             starting: Arc::default(),
+            earlier: Arc::default(),
             members: Arc::default(),
             generation: Arc::default(),
             hellos: Arc::default(),
             writes: Arc::default(),
             reads: Arc::default(),
+            many: Arc::default(),
+            lists: Arc::default(),
             timeouts: Arc::default(),
             moves: Arc::default(),
             drains: Arc::default(),
@@ -175,6 +181,11 @@ impl Node {
     /// The next so many callers who connect are told that the node is starting.
     pub fn is_starting_for(&self, hellos: usize) {
         *self.starting.lock().unwrap() = hellos;
+    }
+
+    /// The node knows no get of many keys, and no end of a list.
+    pub fn is_of_an_earlier_release(&self) {
+        self.earlier.store(true, Ordering::SeqCst);
     }
 
     /// Sets the members that the node reports to clients.

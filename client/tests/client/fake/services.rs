@@ -74,11 +74,20 @@ impl Kv for Node {
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
         self.reads.lock().unwrap().push(request.get_ref().clone());
-        self.perform(request, |store, get| match store.items.get(&get.key) {
-            Some((value, version)) => {
-                proto::GetResponse { found: true, value: value.clone(), version: *version }
-            }
-            None => proto::GetResponse::default(),
+        self.perform(request, |store, get| store.get(&get.key)).await
+    }
+
+    async fn get_many(
+        &self,
+        request: Request<proto::GetManyRequest>,
+    ) -> Answer<proto::GetManyResponse> {
+        if self.earlier.load(Ordering::SeqCst) {
+            return Err(Status::unimplemented(""));
+        }
+        self.many.lock().unwrap().push(request.get_ref().clone());
+        self.perform(request, |store, get| proto::GetManyResponse {
+            items: get.keys.iter().map(|key| store.get(key)).collect(),
+            at: Some(proto::Position { term: 3, index: store.index }),
         })
         .await
     }
@@ -108,6 +117,13 @@ impl Kv for Node {
                         .get(single(get, timeout, generation))
                         .await
                         .map(|r| answer::Kind::Get(r.into_inner())),
+                    call::Kind::GetMany(_) if node.earlier.load(Ordering::SeqCst) => {
+                        Err(Status::invalid_argument("a call without content"))
+                    }
+                    call::Kind::GetMany(get) => node
+                        .get_many(single(get, timeout, generation))
+                        .await
+                        .map(|r| answer::Kind::GetMany(r.into_inner())),
                 };
                 let kind =
                     Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
@@ -117,7 +133,11 @@ impl Kv for Node {
         Ok(Response::new(Box::pin(answers.buffer_unordered(proto::CALLS_OF_A_STREAM))))
     }
 
-    async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+    async fn list(&self, mut request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        if self.earlier.load(Ordering::SeqCst) {
+            request.get_mut().end.clear();
+        }
+        self.lists.lock().unwrap().push(request.get_ref().clone());
         self.perform(request, Store::list).await
     }
 

@@ -61,6 +61,15 @@ impl Store {
         }
     }
 
+    pub(super) fn get(&self, key: &Bytes) -> proto::GetResponse {
+        match self.items.get(key) {
+            Some((value, version)) => {
+                proto::GetResponse { found: true, value: value.clone(), version: *version }
+            }
+            None => proto::GetResponse::default(),
+        }
+    }
+
     pub(super) fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {
         let mut keys: Vec<&Bytes> =
             self.items.keys().filter(|key| key.starts_with(&request.prefix)).collect();
