@@ -101,9 +101,19 @@ fn unreadable(name: &str, error: &std::io::Error) -> UsageError {
     UsageError(format!("cannot read the value from {name}: {error}"))
 }
 
-/// A key with its version and, if it was asked for, its value. What is not UTF-8 gets a name that ends
-/// in `_base64`.
-pub(crate) fn item_json(key: &[u8], value: Option<&[u8]>, version: Version) -> Value {
+/// A line for a key, and for its value if it was asked for: both escaped, with a tab between them.
+pub(crate) fn item_text(key: &[u8], value: Option<&[u8]>) -> String {
+    let value = value.map(|value| format!("\t{}", escape(value)));
+    escape(key) + &value.unwrap_or_default()
+}
+
+/// A key with its version, or `null` if it does not exist, and, if it was asked for, its value. What is not UTF-8
+/// gets a name that ends in `_base64`.
+pub(crate) fn item_json(
+    key: &[u8],
+    value: Option<&[u8]>,
+    version: impl Into<Option<Version>>,
+) -> Value {
     let mut map = Map::new();
     let mut insert = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => map.insert(name.to_string(), Value::from(text)),
@@ -113,7 +123,8 @@ pub(crate) fn item_json(key: &[u8], value: Option<&[u8]>, version: Version) -> V
     if let Some(value) = value {
         insert("value", value);
     }
-    map.insert("version".into(), Value::from(version.0));
+    let version = version.into().map_or(Value::Null, |version| Value::from(version.0));
+    map.insert("version".into(), version);
     Value::Object(map)
 }
 
@@ -156,5 +167,7 @@ mod tests {
             item_json("Zoë".as_bytes(), Some(&[0xff, 0x00]), Version(7)).to_string(),
             r#"{"key":"Zoë","value_base64":"/wA=","version":7}"#
         );
+        let missing = item_json(&[0xff], None, None::<Version>).to_string();
+        assert_eq!(missing, r#"{"key_base64":"/w==","version":null}"#);
     }
 }

@@ -1,13 +1,15 @@
 //! `cairn list`.
 
 use super::ConnectOptions;
-use super::bytes_text::{escape, item_json, key_bytes};
+use super::bytes_text::{escape, item_json, item_text, key_bytes};
+use super::connect::time;
 use super::exit::Exit;
 use super::output::{Output, tell};
 use cairn_client::ListOptions;
 use clap::Args;
 use serde_json::Value;
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// Items of one request, if more are asked for.
 const PAGE_ITEMS: usize = 1000;
@@ -22,6 +24,10 @@ pub(crate) struct ListArgs {
     #[arg(long, default_value = "")]
     start_after: OsString,
 
+    /// Only keys before this one, in whichever direction
+    #[arg(long, value_name = "KEY", default_value = "")]
+    end: OsString,
+
     /// At most this many keys; 0: all, page by page
     #[arg(long, default_value_t = 1000)]
     limit: usize,
@@ -35,10 +41,14 @@ pub(crate) struct ListArgs {
     keys_only: bool,
 
     /// Ask any node for what it has, which may be out of date
-    #[arg(long)]
+    #[arg(long, conflicts_with = "max_stale")]
     stale: bool,
 
-    /// PREFIX and --start-after are escaped as this command prints keys, such as \x00\xff
+    /// Ask any node for what was acknowledged longer ago than this, and perhaps for later writes too
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    max_stale: Option<Duration>,
+
+    /// PREFIX, --start-after and --end are escaped as this command prints keys, such as \x00\xff
     #[arg(long)]
     escaped: bool,
 
@@ -50,13 +60,15 @@ pub(crate) struct ListArgs {
 /// all `items`, and `more`: whether keys follow the last one.
 pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit> {
     let mut printed = Printed { output, items: 0 };
-    let client = args.connect.client()?;
+    let client = args.connect.client()?.with_max_staleness(args.max_stale.unwrap_or_default());
     let mut start_after = key_bytes(args.start_after, args.escaped)?;
     let prefix = key_bytes(args.prefix, args.escaped)?;
+    let end = key_bytes(args.end, args.escaped)?;
     let mut left = if args.limit == 0 { usize::MAX } else { args.limit };
     loop {
         let mut options = ListOptions::prefix(prefix.clone())
             .start_after(start_after)
+            .end(end.clone())
             .limit(u32::try_from(left.min(PAGE_ITEMS))?);
         options.reverse = args.reverse;
         options.keys_only = args.keys_only;
@@ -113,9 +125,4 @@ impl Printed<'_> {
         }
         Ok(Exit::Done)
     }
-}
-
-fn item_text(key: &[u8], value: Option<&[u8]>) -> String {
-    let value = value.map(|value| format!("\t{}", escape(value)));
-    escape(key) + &value.unwrap_or_default()
 }

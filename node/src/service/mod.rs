@@ -3,7 +3,7 @@
 //!
 //! What holds here:
 //! - A read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's
-//!   state after it.
+//!   state after it; one that may have an age, after a barrier that began within it.
 //! - A put is refused before it is proposed if the engine has no space for it. A delete is not.
 //! - Writes under way are bounded in number and bytes, and reads by the memory that they and their
 //!   answers take.
@@ -14,6 +14,7 @@
 
 mod backup;
 mod describe;
+mod many;
 mod membership;
 mod multiplexed;
 mod operator;
@@ -199,6 +200,12 @@ impl KvService {
                 let done = self.measured(Method::Get, pin!(work)).await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
+            call::Kind::GetMany(request) => {
+                let work = async { many::get_many(&self.inner, &caller?, request, budget).await };
+                // Boxed, so that the other calls take no more for it.
+                let done = self.measured(Method::GetMany, Box::pin(work)).await?;
+                Ok(answer::Kind::GetMany(done.into_inner()))
+            }
         }
     }
 }
@@ -250,6 +257,22 @@ impl proto::kv_server::Kv for KvService {
             Ok((found, caller))
         };
         self.measured(Method::Get, work).await.map(answered)
+    }
+
+    async fn get_many(
+        &self,
+        request: Request<proto::GetManyRequest>,
+    ) -> Result<Response<proto::GetManyResponse>, Status> {
+        let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
+        let work = async {
+            let caller = self.caller(&request)?;
+            let arrived = request.extensions().get::<Arrived>().cloned().unwrap_or_default();
+            let request = request.into_inner();
+            let _held = arrived.decoded(request.decoded_bytes())?;
+            let found = many::get_many(&self.inner, &caller, request, budget).await?;
+            Ok((found, caller))
+        };
+        self.measured(Method::GetMany, work).await.map(answered)
     }
 
     type MultiplexStream =

@@ -1,4 +1,4 @@
-//! Reads: after a barrier unless `stale`. The engine checks every value against its hash; a damaged
+//! Reads: after a barrier, as new as the request asks for. The engine checks every value against its hash; a damaged
 //! one is fetched from another member.
 //!
 //! What holds here: the memory for a read is charged to the caller before the read begins, and until
@@ -27,7 +27,7 @@ const LIST_ITEMS_DEFAULT: usize = 1000;
 /// Bytes of a page if the request does not say.
 const LIST_BYTES_DEFAULT: u64 = 1 << 20;
 /// Values of one page that are read at the same time.
-const LIST_READS: usize = 16;
+pub(super) const LIST_READS: usize = 16;
 /// While a value is encoded it is in memory twice. Afterwards the answer is charged for its own
 /// length.
 const COPIES: usize = 2;
@@ -36,7 +36,31 @@ const READ_BYTES: usize = 8 << 10;
 /// Bytes that an item of a page takes beside its key and value.
 const ITEM_BYTES: usize = 320;
 /// How often a get charges for a value that grows while the get waits for memory.
-const CHARGE_ATTEMPTS: usize = 8;
+pub(super) const CHARGE_ATTEMPTS: usize = 8;
+
+/// How old the state may be that a read sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    /// It has everything that was acknowledged before the request.
+    New,
+    /// It has everything that was acknowledged longer than this before the request.
+    Within(Duration),
+    /// However old.
+    Any,
+}
+
+impl Age {
+    pub(super) fn of(stale: bool, max_stale_ms: u64) -> Result<Age, Status> {
+        match (stale, max_stale_ms) {
+            (false, 0) => Ok(Age::New),
+            (false, most) => Ok(Age::Within(Duration::from_millis(most))),
+            (true, 0) => Ok(Age::Any),
+            (true, _) => Err(Status::invalid_argument(
+                "the read has `stale` and `max_stale_ms`; use one of them",
+            )),
+        }
+    }
+}
 
 pub(super) async fn get(
     inner: &Inner,
@@ -46,9 +70,10 @@ pub(super) async fn get(
 ) -> Result<proto::GetResponse, Status> {
     caller.may(Need::Read(&request.key))?;
     validate::key(&request.key)?;
+    let age = Age::of(request.stale, request.max_stale_ms)?;
     let end = Instant::now() + budget;
     let work = pin!(async {
-        barrier(inner, request.stale).await?;
+        barrier(inner, age).await?;
         if request.version_only {
             let found = readable(inner)?.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
@@ -111,7 +136,7 @@ pub(super) async fn list(
     request: proto::ListRequest,
     budget: Duration,
 ) -> Result<proto::ListResponse, Status> {
-    let stale = request.stale;
+    let age = Age::of(request.stale, request.max_stale_ms)?;
     let query = list_query(&inner.limits(), request);
     caller.may(Need::ReadRange { start: &query.from, end: query.until.as_deref() })?;
     let named = [
@@ -128,7 +153,7 @@ pub(super) async fn list(
     }
     let end = Instant::now() + budget;
     in_time(budget, async {
-        barrier(inner, stale).await?;
+        barrier(inner, age).await?;
         let most = page_bytes(query.limit, usize::try_from(query.max_bytes).unwrap_or(usize::MAX));
         let mut charge = caller.admit(most, end).await?;
         let view = readable(inner)?.view(GROUP);
@@ -185,7 +210,7 @@ fn list_query(limits: &Limits, request: proto::ListRequest) -> ListQuery {
 
 /// Reads to the end even if the caller stops waiting: until then the device fills the memory that
 /// was charged.
-async fn to_its_end<T: Send + 'static>(
+pub(super) async fn to_its_end<T: Send + 'static>(
     charge: Charge,
     read: impl Future<Output = T> + Send + 'static,
 ) -> Result<(T, Charge), Status> {
@@ -199,7 +224,7 @@ fn value_bytes(length: usize) -> usize {
 }
 
 /// Memory for a page.
-fn page_bytes(items: usize, content: usize) -> usize {
+pub(super) fn page_bytes(items: usize, content: usize) -> usize {
     let reads = items.min(LIST_READS) * READ_BYTES;
     content
         .saturating_mul(COPIES)
@@ -213,7 +238,7 @@ fn content_bytes(items: &[ListItem], keys_only: bool) -> usize {
     items.iter().map(|item| item.key.len() + value(item)).sum()
 }
 
-async fn read_item(
+pub(super) async fn read_item(
     replica: &Replica,
     view: &View,
     item: ListItem,
@@ -243,18 +268,21 @@ pub(super) fn readable(inner: &Inner) -> Result<&Engine, Status> {
 
 /// Returns once this node's state has everything that was acknowledged before the call.
 pub(super) async fn fresh(inner: &Inner, budget: Duration) -> Result<(), Status> {
-    in_time(budget, barrier(inner, false)).await
+    in_time(budget, barrier(inner, Age::New)).await
 }
 
-async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
+/// Returns once this node may be read, and its state is as new as this.
+pub(super) async fn barrier(inner: &Inner, age: Age) -> Result<(), Status> {
     readable(inner)?;
-    if stale {
-        return Ok(());
-    }
-    inner.replica.read_barrier().await.map_err(|error| refusal::of_read(inner.no_service(), error))
+    let waited = match age {
+        Age::Any => Ok(()),
+        Age::Within(most) => inner.replica.read_barrier_within(most).await,
+        Age::New => inner.replica.read_barrier().await,
+    };
+    waited.map_err(|error| refusal::of_read(inner.no_service(), error))
 }
 
-async fn in_time<T>(
+pub(super) async fn in_time<T>(
     budget: Duration,
     work: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
@@ -269,6 +297,16 @@ mod tests {
     use crate::admission::memory::{Budget, ConnectionFlow};
     use futures::FutureExt;
     use tokio::sync::oneshot;
+    use tonic::Code;
+
+    #[test]
+    fn a_read_is_as_new_as_asked_for_and_not_both_stale_and_bounded() {
+        let age = |stale, most| Age::of(stale, most).map_err(|status| status.code());
+        assert_eq!(age(false, 0), Ok(Age::New));
+        assert_eq!(age(false, 1500), Ok(Age::Within(Duration::from_millis(1500))));
+        assert_eq!(age(true, 0), Ok(Age::Any));
+        assert_eq!(age(true, 1), Err(Code::InvalidArgument));
+    }
 
     /// The story: reads that ended at their deadline went on at the device, and their memory was
     /// free to be charged for more of them.

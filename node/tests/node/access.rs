@@ -168,6 +168,11 @@ async fn a_writer_of_a_prefix_stays_within_it_and_a_batch_with_one_key_outside_c
     let page = app.list(ListOptions::prefix("app/")).await.expect("allowed");
     assert_eq!(page.items.len(), 2);
     app.list(ListOptions::prefix("app/2")).await.expect("allowed");
+    let page = app.list(ListOptions::prefix("app/").end("app/2")).await.expect("allowed");
+    assert_eq!(page.items.len(), 1);
+    denied(app.list(ListOptions::prefix("").end("app/2")).await);
+    app.get_many(["app/1", "app/2"]).await.expect("allowed");
+    denied(app.get_many(["app/1", "other"]).await);
     for wider in ["", "ap", "app", "other"] {
         denied(app.list(ListOptions::prefix(wider)).await);
         // Nor from a key on that lies within.

@@ -33,6 +33,23 @@ async fn every_command_works_and_ends_with_its_exit_code() {
     assert_eq!(cairn(&["list", "--reverse", "--limit", "1"]).stdout, "b\t2\n");
     assert_eq!(cairn(&["list", "--start-after", "a", "-k"]).stdout, "b\n");
     assert_eq!(cairn(&["list", "x"]).stdout, "");
+    assert_eq!(cairn(&["list", "--end", "b", "-k"]).stdout, "a\n");
+    assert_eq!(cairn(&["list", "--end", "b", "--reverse", "--max-stale", "5s"]).stdout, "a\t2\n");
+
+    assert_eq!(cairn(&["get", "b", "a"]).stdout, "b\t2\na\t2\n");
+    assert_eq!(cairn(&["get", "a", "--max-stale", "1h"]).stdout, "2");
+    let both = cairn(&["get", "none", "a", "-o", "json"]);
+    assert_eq!(both.code, 3, "{both:?}");
+    let told: Value = serde_json::from_str(&both.stdout).expect("a document");
+    assert_eq!(told["items"][0], json!({ "key": "none", "version": null }));
+    assert_eq!(told["items"][1]["value"], "2");
+    assert!(told["index"].as_u64() >= told["items"][1]["version"].as_u64(), "{told}");
+    let both = cairn(&["get", "none", "a", "nor this", "--version-only"]);
+    assert!(both.stderr.contains("keys `none`, `nor this` do not exist"), "{both:?}");
+    assert!(both.stdout.starts_with("a\t"), "{both:?}");
+    let both = cairn(&["get", "a", "b", "--stale"]);
+    assert!(both.code == 2 && both.stderr.contains("--max-stale"), "{both:?}");
+    assert_eq!(cairn(&["get", "a", "--stale", "--max-stale", "1s"]).code, 2);
 
     assert_eq!(cairn(&["delete", "a"]).code, 0);
     assert_eq!(cairn(&["get", "a"]).code, 3);

@@ -38,6 +38,7 @@ mod import;
 mod kill_under_load;
 mod log;
 mod lost_identity;
+mod many;
 mod membership;
 mod metrics;
 mod new_disk;

@@ -183,6 +183,10 @@ impl Kv for Member {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn get_many(&self, _: Request<proto::GetManyRequest>) -> Answer<proto::GetManyResponse> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn list(&self, _: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         Err(Status::unimplemented("not here"))
     }

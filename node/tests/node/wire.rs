@@ -95,7 +95,7 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     );
     assert_eq!(leader_detail.leader.expect("it knows").client_address, endpoints[leader]);
 
-    let get = |stale| proto::GetRequest { key: "k".into(), stale, version_only: false };
+    let get = |stale| proto::GetRequest { key: "k".into(), stale, ..Default::default() };
     assert!(!at_follower.get(get(false)).await.expect("read").into_inner().found);
     assert!(at_follower.get(get(true)).await.is_ok());
     assert_eq!(
@@ -159,7 +159,7 @@ async fn a_value_damaged_on_its_way_is_refused_by_name_and_the_client_sends_it_a
     let refused = stub.write(marked("raw")).await.expect_err("damaged");
     assert_eq!((refused.code(), detail(&refused).reason()), (Code::DataLoss, Reason::ValueDamaged));
     assert!(refused.message().contains("key `raw`"), "{refused}");
-    let get = proto::GetRequest { key: "raw".into(), stale: false, version_only: false };
+    let get = proto::GetRequest { key: "raw".into(), ..Default::default() };
     assert!(!stub.get(get).await.expect("served").into_inner().found, "nothing was stored");
     stub.write(marked("raw")).await.expect("the same, undamaged");
 

@@ -30,6 +30,21 @@ pub(crate) fn key(key: &[u8]) -> Result<(), Status> {
     within(key, KEY_BYTES_MAX as usize, "")
 }
 
+/// Checks the keys of a read.
+pub(crate) fn keys(limits: &Limits, keys: &[Bytes]) -> Result<(), Status> {
+    let (count, limit) = (keys.len(), limits.max_batch_operations);
+    if count == 0 {
+        return Err(Status::invalid_argument("the request has no keys; send at least one"));
+    }
+    if count > limit {
+        let message = format!(
+            "the request has {count} keys; at most {limit} are allowed (`limits.max_batch_operations`)"
+        );
+        return Err(over_limit(Reason::RequestTooLarge, message, limit, count));
+    }
+    keys.iter().try_for_each(|one| key(one))
+}
+
 fn within(key: &[u8], limit: usize, named: &str) -> Result<(), Status> {
     if key.is_empty() {
         let message = format!("the key is empty; use 1 to {limit} bytes");

@@ -85,6 +85,7 @@ over_wire! {
         hello: HelloRequest => HelloResponse,
         write: WriteRequest => WriteResponse,
         get: GetRequest => GetResponse,
+        get_many: GetManyRequest => GetManyResponse,
         list: ListRequest => ListResponse,
         status: StatusRequest => StatusResponse,
         safe_to_stop: SafeToStopRequest => SafeToStopResponse,
