@@ -58,6 +58,8 @@ pub struct WriteOperation {
 pub struct ListSpec {
     /// Only keys after this one (before it, in reverse).
     pub start_after: Option<Key>,
+    /// Only keys before this one, in either direction.
+    pub end: Option<Key>,
     /// The most items of a page.
     pub limit: usize,
     /// From the last to the first.
@@ -77,6 +79,10 @@ pub enum Action {
     Get(Key),
     /// One key from any node's state, however old.
     StaleGet(Key),
+    /// One key from a state that lacks nothing acknowledged so many milliseconds before, by a member's clock.
+    BoundedGet(Key, u64),
+    /// Several keys at one index.
+    GetMany(Vec<Key>),
     /// One key's version.
     Version(Key),
     /// A page.
@@ -115,6 +121,8 @@ pub enum Outcome {
     },
     /// A get.
     Found(Option<(Value, Version)>),
+    /// A get of several keys: what each has, and the log index of their state.
+    FoundMany(Vec<Option<(Value, Version)>>, Version),
     /// A key's version.
     FoundVersion(Option<Version>),
     /// A list: items in the requested order, and whether more follow.
@@ -178,8 +186,15 @@ impl Record {
     /// The values in the answer: key, value, version.
     pub fn seen(&self) -> Vec<(Key, Value, Version)> {
         match (&self.action, &self.outcome) {
-            (Action::Get(key) | Action::StaleGet(key), Outcome::Found(Some((value, version)))) => {
-                vec![(*key, *value, *version)]
+            (
+                Action::Get(key) | Action::StaleGet(key) | Action::BoundedGet(key, _),
+                Outcome::Found(Some((value, version))),
+            ) => vec![(*key, *value, *version)],
+            (Action::GetMany(keys), Outcome::FoundMany(found, _)) => {
+                let found = keys.iter().zip(found);
+                found
+                    .filter_map(|(key, found)| found.map(|(value, version)| (*key, value, version)))
+                    .collect()
             }
             (_, Outcome::Listed(items, _)) => items
                 .iter()

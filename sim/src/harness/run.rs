@@ -34,7 +34,7 @@ use super::taker;
 use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_clients::Violation;
-use cairn_clients::check::{acknowledged, linearizable, provenance};
+use cairn_clients::check::{acknowledged, bounded, linearizable, position, provenance};
 use cairn_clients::history::{History, Outcome};
 use cairn_clients::workload::Recorder;
 use cairn_engine::Mode;
@@ -323,6 +323,7 @@ async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), Strin
     let history = History::new(recorder.records());
     let mut found = linearizable::check(&history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(&history));
+    found.extend(reads(cluster, &history));
     found.extend(acknowledged::check(&history, &end));
     after_unsafe_recovery::judge(cluster, found, &end);
     Ok(())
@@ -354,6 +355,7 @@ fn judge(
 ) {
     let mut found = linearizable::check(history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(history));
+    found.extend(reads(cluster, history));
     found.extend(end.into_iter().flat_map(|end| acknowledged::check(history, end)));
     let seen = seen.lock();
     found.extend(cluster.states.check(history, &seen.logs));
@@ -378,6 +380,13 @@ fn judge(
     }
 }
 
+/// What must hold for reads beside one order of all.
+fn reads(cluster: &Cluster, history: &History) -> Vec<Violation> {
+    let mut found = bounded::check(history, cluster.plan.clock_skew);
+    found.extend(position::check(history));
+    found
+}
+
 fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &History) -> Report {
     let seen = seen.lock();
     let mut report = Report::empty(cluster.plan.seed, cluster.plan.mode);
@@ -386,6 +395,7 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
             Outcome::Applied { .. } => "writes applied",
             Outcome::ConditionFailed { .. } => "conditions failed",
             Outcome::Found(_) => "gets",
+            Outcome::FoundMany(..) => "gets of several keys",
             Outcome::FoundVersion(_) => "versions",
             Outcome::Listed(..) => "lists",
             Outcome::NoEffect => "refused",

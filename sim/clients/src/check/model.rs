@@ -169,6 +169,14 @@ impl State {
                 let agreed = next.agrees(*key, found.map(|(_, version)| version), versions);
                 (agreed && value == found.map(|(value, _)| value)).then_some(next)
             }
+            (Action::GetMany(keys), Outcome::FoundMany(found, _)) => {
+                let agreed = keys.iter().zip(found).all(|(key, found)| {
+                    let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
+                    value == found.map(|(value, _)| value)
+                        && next.agrees(*key, found.map(|(_, version)| version), versions)
+                });
+                (agreed && keys.len() == found.len()).then_some(next)
+            }
             (Action::Version(key), Outcome::FoundVersion(found)) => {
                 next.agrees(*key, *found, versions).then_some(next)
             }
@@ -197,6 +205,7 @@ impl State {
             Some(after) => *key > after,
             None => true,
         });
+        expected.retain(|key| spec.end.is_none_or(|end| *key < end));
         let (all, mut bytes) = (expected.len(), 0);
         let mut first = true;
         let fits = expected.iter().take(spec.limit).take_while(|key| {

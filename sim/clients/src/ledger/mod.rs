@@ -73,9 +73,10 @@ impl Ledger {
                 Outcome::Applied { .. } => counts.acknowledged += 1,
                 Outcome::Unknown => counts.unknown += 1,
                 Outcome::NoEffect | Outcome::ConditionFailed { .. } => counts.refused += 1,
-                Outcome::Found(_) | Outcome::FoundVersion(_) | Outcome::Listed(..) => {
-                    counts.reads += 1
-                }
+                Outcome::Found(_)
+                | Outcome::FoundMany(..)
+                | Outcome::FoundVersion(_)
+                | Outcome::Listed(..) => counts.reads += 1,
             }
             self.groups.entry(record.group).or_default().add(record);
         }
@@ -146,6 +147,7 @@ fn reads<'a>(
         move |(number, group)| {
             let all = ListSpec {
                 start_after: None,
+                end: None,
                 limit: GROUP_KEYS,
                 reverse: false,
                 keys_only: false,

@@ -8,7 +8,7 @@ use crate::check::acknowledged::FinalKeys;
 use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, WriteOperation,
 };
-use cairn_client::{Client, Error, KeyValue, ListOptions, Version};
+use cairn_client::{Client, Error, KeyValue, ListOptions, Many, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,6 +130,14 @@ impl Recorder {
             Action::Write(operations) => self.write(client, group, operations).await,
             Action::Get(key) => self.get(client.get(encode_key(group, *key)).await),
             Action::StaleGet(key) => self.get(client.get_stale(encode_key(group, *key)).await),
+            Action::BoundedGet(key, most) => {
+                let old = client.with_max_staleness(Duration::from_millis(*most));
+                self.get(old.get(encode_key(group, *key)).await)
+            }
+            Action::GetMany(keys) => {
+                let keys = keys.iter().map(|key| encode_key(group, *key));
+                self.get_many(client.get_many(keys).await)
+            }
             Action::Version(key) => match client.version(encode_key(group, *key)).await {
                 Ok(found) => Outcome::FoundVersion(found.map(u64::from)),
                 Err(error) => self.no_effect(&error),
@@ -231,11 +239,27 @@ impl Recorder {
         }
     }
 
+    fn get_many(&self, answer: Result<Many, Error>) -> Outcome {
+        let Many { items, position, .. } = match answer {
+            Ok(many) => many,
+            Err(error) => return self.no_effect(&error),
+        };
+        let found = items.into_iter().map(|item| match self.get(Ok(item)) {
+            Outcome::Found(found) => Some(found),
+            _ => None,
+        });
+        let found: Option<Vec<_>> = found.collect();
+        found.map_or(Outcome::NoEffect, |found| Outcome::FoundMany(found, position.index))
+    }
+
     async fn list(&self, client: &Client, group: u32, spec: &ListSpec) -> Outcome {
         let mut options =
             ListOptions::prefix(group_prefix(group)).limit(u32::try_from(spec.limit).unwrap_or(1));
         if let Some(key) = spec.start_after {
             options = options.start_after(encode_key(group, key));
+        }
+        if let Some(key) = spec.end {
+            options = options.end(encode_key(group, key));
         }
         if spec.reverse {
             options = options.reverse();

@@ -33,7 +33,7 @@ pub struct Profile {
     pub write_percent: u32,
     /// One write in this many asks for a sync before its answer, whatever the mode.
     pub synced_one_in: u32,
-    /// Whether some reads are stale: any node answers them, however old its state.
+    /// Whether some reads may be old: any node answers them, from a state of whatever age, or of a bounded one.
     pub stale_reads: bool,
 }
 
@@ -91,11 +91,15 @@ impl Generator {
         if self.rng.random_range(0..100) < self.profile.write_percent {
             return (group, Action::Write(self.write(group, key)));
         }
-        let action = match self.rng.random_range(0..10) {
+        let action = match self.rng.random_range(0..13) {
             0..=4 => Action::Get(key),
             5 => Action::Version(key),
             6..=8 => Action::List(self.page()),
-            _ if self.profile.stale_reads => Action::StaleGet(key),
+            9..=10 => {
+                Action::GetMany((0..self.rng.random_range(2..=4)).map(|_| self.key()).collect())
+            }
+            11 if self.profile.stale_reads => Action::StaleGet(key),
+            12 if self.profile.stale_reads => Action::BoundedGet(key, self.age()),
             _ => Action::Get(key),
         };
         (group, action)
@@ -111,10 +115,17 @@ impl Generator {
         self.rng.random_range(0..GROUP_KEYS)
     }
 
+    /// Milliseconds: less than an election takes, about as long, and longer.
+    fn age(&mut self) -> u64 {
+        10_u64.pow(self.rng.random_range(1..=4))
+    }
+
     fn page(&mut self) -> ListSpec {
         let start_after = self.rng.random_bool(0.4).then(|| self.key());
+        let end = self.rng.random_bool(0.3).then(|| self.key());
         ListSpec {
             start_after,
+            end,
             limit: if self.rng.random_bool(0.5) {
                 GROUP_KEYS
             } else {
@@ -210,6 +221,7 @@ mod tests {
             (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
         let mut values = std::collections::BTreeSet::new();
         let (mut batches, mut lists, mut deletes) = (0, 0, 0);
+        let (mut many, mut bounded) = (0, 0);
         for action in &all {
             match action {
                 Action::Write(operations) => {
@@ -223,9 +235,11 @@ mod tests {
                     }
                 }
                 Action::List(_) => lists += 1,
+                Action::GetMany(_) => many += 1,
+                Action::BoundedGet(..) => bounded += 1,
                 Action::Get(_) | Action::StaleGet(_) | Action::Version(_) => {}
             }
         }
-        assert!(batches > 10 && lists > 10 && deletes > 10);
+        assert!(batches > 10 && lists > 10 && deletes > 10 && many > 10 && bounded > 10);
     }
 }

@@ -72,11 +72,11 @@ fn explain<'a>(
     Ok(orders.iter().map(open).collect())
 }
 
-/// Whether a record matters here: a stale read promises nothing, a read without an answer saw
+/// Whether a record matters here: a read that may be old promises less, a read without an answer saw
 /// nothing, a failed request did nothing.
 fn matters(record: &Record) -> bool {
     match (&record.action, &record.outcome) {
-        (Action::StaleGet(_), _) | (_, Outcome::NoEffect) => false,
+        (Action::StaleGet(_) | Action::BoundedGet(..), _) | (_, Outcome::NoEffect) => false,
         (Action::Write(_), _) => true,
         (_, outcome) => *outcome != Outcome::Unknown,
     }
@@ -95,7 +95,11 @@ fn keys_of(record: &Record) -> Keys {
         Action::Write(operations) => {
             operations.iter().fold(0, |keys, operation| keys | 1 << operation.key)
         }
-        Action::Get(key) | Action::StaleGet(key) | Action::Version(key) => 1 << key,
+        Action::Get(key)
+        | Action::StaleGet(key)
+        | Action::BoundedGet(key, _)
+        | Action::Version(key) => 1 << key,
+        Action::GetMany(asked) => asked.iter().fold(0, |keys, key| keys | 1 << *key),
         Action::List(_) => Keys::MAX,
     }
 }

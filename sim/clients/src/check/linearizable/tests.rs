@@ -89,6 +89,21 @@ fn a_check_of_unknown_outcome_does_not_count_as_a_delete() {
 }
 
 #[test]
+fn several_keys_are_read_at_one_moment() {
+    let many = |found: [Option<(Value, Version)>; 2]| {
+        let outcome = Outcome::FoundMany(found.to_vec(), 9);
+        record(3, 2, 8, Action::GetMany(vec![0, 1]), outcome)
+    };
+    let writes = || [put(0, 4, 0, 1, 5, None), put(5, 9, 1, 2, 6, None)];
+    let with = |found| writes().into_iter().chain([many(found)]).collect();
+    accepted(with([None, None]));
+    accepted(with([Some((1, 5)), None]));
+    accepted(with([Some((1, 5)), Some((2, 6))]));
+    rejected(with([None, Some((2, 6))]));
+    rejected(with([Some((1, 4)), None]));
+}
+
+#[test]
 fn a_stale_read_is_rejected() {
     rejected(vec![
         put(0, 1, 0, 1, 5, None),
@@ -223,6 +238,7 @@ fn batch(invoked: u64, operations: Vec<WriteOperation>, outcome: Outcome) -> Rec
 fn list(invoked: u64, items: &[(Key, Value, Version)]) -> Record {
     let spec = ListSpec {
         start_after: None,
+        end: None,
         limit: 10,
         reverse: false,
         keys_only: false,
@@ -260,15 +276,34 @@ fn a_list_shows_one_moment() {
 }
 
 #[test]
-fn pages_respect_start_limit_and_direction() {
+fn pages_respect_start_end_limit_and_direction() {
     let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 2, 3, 7, None)];
-    let capped = |start_after, limit, reverse, max_bytes, keys: &[(Key, Version)], more| {
-        let spec = ListSpec { start_after, limit, reverse, keys_only: true, max_bytes };
+    let listed = |spec: ListSpec, keys: &[(Key, Version)], more| {
         let items =
             keys.iter().map(|(key, version)| Item { key: *key, value: None, version: *version });
         let list = record(6, 8, 9, Action::List(spec), Outcome::Listed(items.collect(), more));
         verdict(writes.iter().cloned().chain([list]).collect())
     };
+    let capped = |start_after, limit, reverse, max_bytes, keys: &[(Key, Version)], more| {
+        let spec = ListSpec { start_after, end: None, limit, reverse, keys_only: true, max_bytes };
+        listed(spec, keys, more)
+    };
+    let before = |end, reverse, keys: &[(Key, Version)]| {
+        let spec = ListSpec {
+            start_after: None,
+            end: Some(end),
+            limit: 10,
+            reverse,
+            keys_only: true,
+            max_bytes: u64::MAX,
+        };
+        listed(spec, keys, false)
+    };
+    assert_eq!(before(2, false, &[(0, 5), (1, 6)]), []);
+    assert_eq!(before(2, true, &[(1, 6), (0, 5)]), []);
+    assert_eq!(before(0, true, &[]), []);
+    assert_ne!(before(2, false, &[(0, 5), (1, 6), (2, 7)]), []);
+    assert_ne!(before(2, true, &[(2, 7), (1, 6), (0, 5)]), []);
     let page = |start_after, limit, reverse, keys: &[(Key, Version)], more| {
         capped(start_after, limit, reverse, u64::MAX, keys, more)
     };
@@ -293,6 +328,7 @@ fn a_page_may_end_before_a_long_value_that_nobody_has_seen() {
     let short = (0..).find(|value| value_bytes(*value) < 300).unwrap();
     let spec = |max_bytes| ListSpec {
         start_after: None,
+        end: None,
         limit: 10,
         reverse: false,
         keys_only: false,
