@@ -142,14 +142,14 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value")
         .live(),
     key("limits.max_batch_operations", Integer(1, 1024), "128")
-        .means("most operations of one write request")
+        .means("most operations of one write request, and keys of one get of several")
         .live(),
     key("limits.max_request_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
         .means("most bytes of keys and values in one write request"),
     key("limits.max_list_items", Integer(1, 100_000), "10000").means("most items of one list page")
         .live(),
     key("limits.max_list_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
-        .means("most bytes of keys and values in one list page")
+        .means("most bytes of keys and values in one list page, and of values in one get of several")
         .live(),
     key("limits.max_in_flight_writes", Integer(1, 1_000_000), "4096")
         .means("most write requests under way; more are refused as overloaded")

@@ -12,13 +12,13 @@ pub struct Limits {
     pub max_key_bytes: usize,
     /// Longest value, in bytes.
     pub max_value_bytes: usize,
-    /// Most operations of one write request.
+    /// Most operations of one write request, and keys of one get of several.
     pub max_batch_operations: usize,
     /// Most bytes of keys and values in one write request.
     pub max_request_bytes: usize,
     /// Most items of one list page.
     pub max_list_items: usize,
-    /// Most bytes of keys and values in one list page.
+    /// Most bytes of keys and values in one list page, and of values in one get of several.
     pub max_list_bytes: u64,
     /// Most write requests under way.
     pub max_in_flight_writes: usize,
