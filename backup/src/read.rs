@@ -139,7 +139,7 @@ impl Items {
             }
             return Ok(None);
         };
-        self.summary.add(&record).map_err(|error| damaged(error.to_string()))?;
+        self.summary.add(&record).map_err(damaged)?;
         let head = &self.expected.head;
         if record.term > head.term || record.index > head.index {
             let key = key_text(&record.key);

@@ -168,15 +168,14 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Adds the next key.
-    pub(crate) fn add(&mut self, record: &Record) -> Result<()> {
+    /// Adds the next key, or says why it is none.
+    pub(crate) fn add(&mut self, record: &Record) -> std::result::Result<(), String> {
         let (key, last) = (&record.key, &self.last);
         if key.is_empty() || self.keys > 0 && key <= last || record.hash.len() != 16 {
-            let what = format!("key {} behind {}", key_text(key), key_text(last));
-            return Err(Error::Sent(what));
+            return Err(format!("key {} behind {}", key_text(key), key_text(last)));
         }
         if key.len() > KEY_BYTES_MAX {
-            return Err(Error::Sent(format!("key {} has {} bytes", key_text(key), key.len())));
+            return Err(format!("key {} has {} bytes", key_text(key), key.len()));
         }
         self.keys += 1;
         self.value_bytes += u64::from(record.length);

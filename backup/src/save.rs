@@ -164,7 +164,7 @@ impl Saver {
             Some(value) => self.put(&item, value).await?,
             None => self.known(&item).await?,
         };
-        self.summary.add(&record)?;
+        self.summary.add(&record).map_err(Error::Sent)?;
         self.record_bytes += record.key.len() + RECORD_BYTES;
         self.records.push(record);
         if self.record_bytes >= self.sizes.records || self.unrecorded >= self.sizes.unrecorded {

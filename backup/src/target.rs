@@ -443,7 +443,9 @@ async fn read(
     if !matches!(got.payload, GetResultPayload::Stream(_)) {
         return got.bytes().await.map(Ok);
     }
-    let (mut bytes, mut pieces) = (BytesMut::new(), got.into_stream());
+    // No more than is told, which is bounded: a vector that grows may be twice as long as what is in it.
+    let told = usize::try_from(got.meta.size).unwrap_or_default();
+    let (mut bytes, mut pieces) = (BytesMut::with_capacity(told), got.into_stream());
     while let Some(piece) = pieces.next().await {
         bytes.extend_from_slice(&piece?);
         if bytes.len() as u64 > most {

@@ -193,6 +193,10 @@ pub struct GetRequest {
     /// leave the value out
     #[prost(bool, tag = "3")]
     pub version_only: bool,
+    /// Not with `stale`. 0: linearizable. Else everything that was acknowledged longer before the request
+    /// than this is in the answer, by the clock of the member that is asked.
+    #[prost(uint64, tag = "4")]
+    pub max_stale_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetResponse {
@@ -202,6 +206,35 @@ pub struct GetResponse {
     pub value: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "3")]
     pub version: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetManyRequest {
+    /// 1 to Limits.max_batch_operations. A key may be there several times.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// as in GetRequest
+    #[prost(uint64, tag = "2")]
+    pub max_stale_ms: u64,
+    /// leave the values out
+    #[prost(bool, tag = "3")]
+    pub version_only: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetManyResponse {
+    /// one for each key, in order
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<GetResponse>,
+    /// the last entry whose changes they show
+    #[prost(message, optional, tag = "2")]
+    pub at: ::core::option::Option<Position>,
+}
+/// An entry of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Position {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub index: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
@@ -222,6 +255,13 @@ pub struct ListRequest {
     pub keys_only: bool,
     #[prost(bool, tag = "7")]
     pub stale: bool,
+    /// Exclusive, also in reverse; empty: to the last key with the prefix. A node that does not know it lists
+    /// on, so a client leaves out what is not before it.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub end: ::prost::bytes::Bytes,
+    /// as in GetRequest
+    #[prost(uint64, tag = "9")]
+    pub max_stale_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListResponse {
@@ -256,7 +296,7 @@ pub struct Call {
     /// 0: the node's own bound
     #[prost(uint64, tag = "2")]
     pub timeout_ms: u64,
-    #[prost(oneof = "call::Kind", tags = "3, 4")]
+    #[prost(oneof = "call::Kind", tags = "3, 4, 5")]
     pub kind: ::core::option::Option<call::Kind>,
 }
 /// Nested message and enum types in `Call`.
@@ -267,6 +307,8 @@ pub mod call {
         Write(super::WriteRequest),
         #[prost(message, tag = "4")]
         Get(super::GetRequest),
+        #[prost(message, tag = "5")]
+        GetMany(super::GetManyRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -278,7 +320,7 @@ pub struct MultiplexResponse {
 pub struct Answer {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "answer::Kind", tags = "2, 3, 4")]
+    #[prost(oneof = "answer::Kind", tags = "2, 3, 4, 5")]
     pub kind: ::core::option::Option<answer::Kind>,
 }
 /// Nested message and enum types in `Answer`.
@@ -291,6 +333,8 @@ pub mod answer {
         Get(super::GetResponse),
         #[prost(message, tag = "4")]
         Failed(super::Failed),
+        #[prost(message, tag = "5")]
+        GetMany(super::GetManyResponse),
     }
 }
 /// The status that a separate call would have ended with.
@@ -629,6 +673,24 @@ pub struct StatusResponse {
     /// The same of the CA that signed it. Members do not check that, and other programs do.
     #[prost(uint64, optional, tag = "66")]
     pub ca_left_s: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "67")]
+    pub history: ::core::option::Option<History>,
+}
+/// How far back this node can tell what was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct History {
+    /// what was changed behind it; absent: everything, or nothing is applied yet
+    #[prost(message, optional, tag = "1")]
+    pub oldest: ::core::option::Option<Position>,
+    /// behind it
+    #[prost(uint64, tag = "2")]
+    pub entries: u64,
+    /// of keys and values that the log keeps for them
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// since the first of them was applied here, at most; 0: there is none
+    #[prost(uint64, tag = "4")]
+    pub age_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Configuration {
@@ -1262,6 +1324,28 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("cairn.kv.v1.Kv", "Get"));
             self.inner.unary(req, path, codec).await
         }
+        /// Several keys at one log index, at any member. Linearizable, or as old as the request allows.
+        pub async fn get_many(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetManyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetManyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::KvCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/GetMany");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("cairn.kv.v1.Kv", "GetMany"));
+            self.inner.unary(req, path, codec).await
+        }
         /// A page of keys in byte order. Linearizable unless `stale`, at any member. Each page is its own point-in-time
         /// view.
         pub async fn list(
@@ -1383,6 +1467,11 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::GetRequest>,
         ) -> std::result::Result<tonic::Response<super::GetResponse>, tonic::Status>;
+        /// Several keys at one log index, at any member. Linearizable, or as old as the request allows.
+        async fn get_many(
+            &self,
+            request: tonic::Request<super::GetManyRequest>,
+        ) -> std::result::Result<tonic::Response<super::GetManyResponse>, tonic::Status>;
         /// A page of keys in byte order. Linearizable unless `stale`, at any member. Each page is its own point-in-time
         /// view.
         async fn list(
@@ -1608,6 +1697,49 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetSvc(inner);
+                        let codec = crate::codec::KvCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/cairn.kv.v1.Kv/GetMany" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetManySvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::GetManyRequest>
+                    for GetManySvc<T> {
+                        type Response = super::GetManyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetManyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::get_many(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetManySvc(inner);
                         let codec = crate::codec::KvCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

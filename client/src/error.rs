@@ -22,7 +22,8 @@ pub use kind::ErrorKind;
 /// the write was not applied and will not be.
 ///
 /// Its text says all that is known. Where an I/O error of the system is below, `source` returns that, as a
-/// [`std::io::Error`], for programs: its words are in the text, too.
+/// [`std::io::Error`], for programs. Its words are in the text, too: print an error with `{}`, since `{:#}` of anyhow
+/// adds them again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

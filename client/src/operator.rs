@@ -229,6 +229,12 @@ impl Operator {
                 Err(failure) => failure,
             };
             match (&failure, repeat) {
+                // The answer came, and the client is of another cluster meanwhile.
+                (Failure::Refused(Error::ClusterMismatch { .. }), Repeat::No) => {
+                    let why =
+                        "the cluster was replaced meanwhile; the call may have had its effect";
+                    return Err(Error::unavailable(node.address(), why));
+                }
                 (Failure::Refused(error), _) => return Err(error.clone()),
                 (Failure::Lost { why, .. } | Failure::Unsupported(why), Repeat::No) => {
                     let text = format!("{why}; the call may have had its effect");

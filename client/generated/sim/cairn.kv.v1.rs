@@ -193,6 +193,10 @@ pub struct GetRequest {
     /// leave the value out
     #[prost(bool, tag = "3")]
     pub version_only: bool,
+    /// Not with `stale`. 0: linearizable. Else everything that was acknowledged longer before the request
+    /// than this is in the answer, by the clock of the member that is asked.
+    #[prost(uint64, tag = "4")]
+    pub max_stale_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetResponse {
@@ -202,6 +206,35 @@ pub struct GetResponse {
     pub value: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "3")]
     pub version: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetManyRequest {
+    /// 1 to Limits.max_batch_operations. A key may be there several times.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// as in GetRequest
+    #[prost(uint64, tag = "2")]
+    pub max_stale_ms: u64,
+    /// leave the values out
+    #[prost(bool, tag = "3")]
+    pub version_only: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetManyResponse {
+    /// one for each key, in order
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<GetResponse>,
+    /// the last entry whose changes they show
+    #[prost(message, optional, tag = "2")]
+    pub at: ::core::option::Option<Position>,
+}
+/// An entry of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Position {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub index: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
@@ -222,6 +255,13 @@ pub struct ListRequest {
     pub keys_only: bool,
     #[prost(bool, tag = "7")]
     pub stale: bool,
+    /// Exclusive, also in reverse; empty: to the last key with the prefix. A node that does not know it lists
+    /// on, so a client leaves out what is not before it.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub end: ::prost::bytes::Bytes,
+    /// as in GetRequest
+    #[prost(uint64, tag = "9")]
+    pub max_stale_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListResponse {
@@ -256,7 +296,7 @@ pub struct Call {
     /// 0: the node's own bound
     #[prost(uint64, tag = "2")]
     pub timeout_ms: u64,
-    #[prost(oneof = "call::Kind", tags = "3, 4")]
+    #[prost(oneof = "call::Kind", tags = "3, 4, 5")]
     pub kind: ::core::option::Option<call::Kind>,
 }
 /// Nested message and enum types in `Call`.
@@ -267,6 +307,8 @@ pub mod call {
         Write(super::WriteRequest),
         #[prost(message, tag = "4")]
         Get(super::GetRequest),
+        #[prost(message, tag = "5")]
+        GetMany(super::GetManyRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -278,7 +320,7 @@ pub struct MultiplexResponse {
 pub struct Answer {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "answer::Kind", tags = "2, 3, 4")]
+    #[prost(oneof = "answer::Kind", tags = "2, 3, 4, 5")]
     pub kind: ::core::option::Option<answer::Kind>,
 }
 /// Nested message and enum types in `Answer`.
@@ -291,6 +333,8 @@ pub mod answer {
         Get(super::GetResponse),
         #[prost(message, tag = "4")]
         Failed(super::Failed),
+        #[prost(message, tag = "5")]
+        GetMany(super::GetManyResponse),
     }
 }
 /// The status that a separate call would have ended with.
@@ -629,6 +673,24 @@ pub struct StatusResponse {
     /// The same of the CA that signed it. Members do not check that, and other programs do.
     #[prost(uint64, optional, tag = "66")]
     pub ca_left_s: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "67")]
+    pub history: ::core::option::Option<History>,
+}
+/// How far back this node can tell what was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct History {
+    /// what was changed behind it; absent: everything, or nothing is applied yet
+    #[prost(message, optional, tag = "1")]
+    pub oldest: ::core::option::Option<Position>,
+    /// behind it
+    #[prost(uint64, tag = "2")]
+    pub entries: u64,
+    /// of keys and values that the log keeps for them
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// since the first of them was applied here, at most; 0: there is none
+    #[prost(uint64, tag = "4")]
+    pub age_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Configuration {
@@ -1219,6 +1281,23 @@ pub mod kv_client {
             let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/Get");
             self.inner.unary(request.into_request(), path, codec).await
         }
+        pub async fn get_many(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetManyRequest>,
+        ) -> Result<tonic::Response<super::GetManyResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::new(
+                        tonic::Code::Unknown,
+                        format!("Service was not ready: {e}"),
+                    )
+                })?;
+            let codec = ();
+            let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/GetMany");
+            self.inner.unary(request.into_request(), path, codec).await
+        }
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRequest>,
@@ -1532,6 +1611,10 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::GetRequest>,
         ) -> Result<tonic::Response<super::GetResponse>, tonic::Status>;
+        async fn get_many(
+            &self,
+            request: tonic::Request<super::GetManyRequest>,
+        ) -> Result<tonic::Response<super::GetManyResponse>, tonic::Status>;
         async fn list(
             &self,
             request: tonic::Request<super::ListRequest>,
@@ -1672,6 +1755,26 @@ pub mod kv_server {
                                 *first.unwrap().downcast::<super::GetRequest>().unwrap()
                             });
                         let response: tonic::Response<_> = (*inner).get(request).await?;
+                        Ok(
+                            response
+                                .map(|msg| {
+                                    stream::once(async move { Ok(Box::new(msg) as BoxMessage) })
+                                        .boxed()
+                                }),
+                        )
+                    })
+                }
+                "/cairn.kv.v1.Kv/GetMany" => {
+                    let inner = self.inner.clone();
+                    Box::pin(async move {
+                        let request = request
+                            .map(|mut stream| {
+                                let first = stream.next().now_or_never().unwrap().unwrap();
+                                *first.unwrap().downcast::<super::GetManyRequest>().unwrap()
+                            });
+                        let response: tonic::Response<_> = (*inner)
+                            .get_many(request)
+                            .await?;
                         Ok(
                             response
                                 .map(|msg| {

@@ -108,7 +108,8 @@ impl ErrorKind {
         )
     }
 
-    /// Whether a write that failed so was not applied, and will not be.
+    /// Whether a write that failed so was not applied, and will not be. Not of an operator's call, which says itself what
+    /// it may have done.
     pub fn was_not_applied(self) -> bool {
         self != ErrorKind::OutcomeUnknown
     }

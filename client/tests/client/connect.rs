@@ -30,7 +30,7 @@ async fn a_client_that_waits_gives_up_in_time_and_names_whom_it_asked() {
     let (_held, dead) = dead();
     let waits = Options::new([dead.clone()]).connect_within(Duration::from_secs(20));
     match at_its_deadline(tokio::spawn(waits)).await {
-        Err(Error::Unavailable { tried, .. }) => assert_eq!(tried, [dead.clone()]),
+        Err(Error::Unavailable { tried, .. }) => assert_eq!(tried, vec![dead.clone()]),
         other => panic!("{other:?}"),
     }
     let never = Options::new([dead]).connect_within(Duration::ZERO).await.unwrap_err();

@@ -7,7 +7,7 @@
 
 use crate::expiry::{Ends, Left, end_of_validity, last_end};
 use crate::name::CertificateName;
-use crate::origin::{Origin, Pem, Place, Unusable};
+use crate::origin::{Origin, Pem, Place, Unusable, why_no_pem};
 use crate::refusal::Refusal;
 use crate::verify::{Admits, AnsweringVerifier, ConnectingVerifier, name_in};
 use parking_lot::{Mutex, RwLock};
@@ -230,7 +230,9 @@ fn is_expired(checked: &Result<(), rustls::Error>) -> bool {
 fn certificates(place: Place, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     match read {
-        Err(error) => Err(Unusable::new(place, format!("not a certificate in PEM: {error}"))),
+        Err(error) => {
+            Err(Unusable::new(place, format!("not a certificate in PEM: {}", why_no_pem(&error))))
+        }
         Ok(read) if read.is_empty() => Err(Unusable::new(place, "no certificate in PEM is in it")),
         Ok(read) => Ok(read),
     }
@@ -251,7 +253,7 @@ fn pair(contents: &Pem, origin: &Origin) -> Result<(CertificateName, Pair), Unus
     let roots = Arc::new(roots);
     let chain = certificates(origin.certificate(), &contents.certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&contents.key)
-        .map_err(|error| in_key(format!("not a private key in PEM: {error}")))?;
+        .map_err(|error| in_key(format!("not a private key in PEM: {}", why_no_pem(&error))))?;
     let certified = CertifiedKey::from_der(chain.clone(), key, &provider);
     let certified = certified.map_err(|error| match error {
         rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

@@ -5,6 +5,7 @@
 //! connects.
 
 use crate::name::{self, CertificateName};
+use crate::origin::why_no_pem;
 use crate::verify::uris;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -84,11 +85,13 @@ impl Authority {
         let bad =
             |reason: &dyn std::fmt::Display| IssueError(format!("the CA cannot be used: {reason}"));
         let certificate = CertificateDer::from_pem_slice(ca.certificate.as_bytes())
-            .map_err(|error| bad(&error))?;
+            .map_err(|error| bad(&why_no_pem(&error)))?;
         let names = uris(&certificate).map_err(|error| bad(&error))?;
         let cluster = names.iter().find_map(|name| name::cluster_of_ca(name));
         let cluster = cluster.ok_or_else(|| bad(&"it was not made by `cairn certs init`"))?;
-        let key = KeyPair::from_pem(&ca.key).map_err(|error| bad(&error))?;
+        // The library's own words may hold a part of the key.
+        let key =
+            KeyPair::from_pem(&ca.key).map_err(|_| bad(&"its key is no private key in PEM"))?;
         // Only name and key of the CA are used below, and they do not depend on its validity.
         let issuer = Issuer::new(ca_params(&cluster, Validity::days(1))?, key);
         let authority = Authority { issuer, cluster };

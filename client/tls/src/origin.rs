@@ -1,8 +1,9 @@
 //! Where the certificates of a process come from: from files, or from its memory.
 //!
-//! What holds here: a file is read whole, and has at most 1 MiB. No `Debug` shows a key.
+//! What holds here: a file is read whole, and has at most 1 MiB. Neither `Debug` nor a reason shows a key.
 
 use crate::regular_file::read_file;
+use rustls::pki_types::pem;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -158,6 +159,19 @@ impl Pem {
             hasher.write(bytes);
         }
         hasher.finish()
+    }
+}
+
+/// Why these bytes are no PEM. The library's own words hold the line that it could not read: the whole key, where the
+/// ends of its lines were lost on the way.
+pub(crate) fn why_no_pem(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::IllegalSectionStart { .. } | pem::Error::MissingSectionEnd { .. } => {
+            "no line of its own begins or ends it; are the ends of its lines kept?"
+        }
+        pem::Error::NoItemsFound => "no items found",
+        pem::Error::Base64Decode(_) => "its base64 is damaged",
+        _ => "it cannot be read",
     }
 }
 

@@ -268,7 +268,8 @@ mod tests {
         );
         let long = vec![b'k'; 2000];
         assert!(identity.may(Need::Read(&long)).expect_err("outside").to_string().len() < 400);
-        let ranges: [(&[u8], Option<&[u8]>, &str); 5] = [
+        type Case<'a> = (&'a [u8], Option<&'a [u8]>, &'a str);
+        let ranges: [Case<'_>; 5] = [
             (b"", None, "list all keys: it has `write:app/`; add `read` to"),
             (
                 b"b/",

@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn a_prefix_allows_a_range_that_neither_begins_before_it_nor_ends_behind_its_keys() {
         let roles = roles("read:app/ write:app0 read:z%ff").expect("roles");
-        let cases: [(&[u8], Option<&[u8]>, bool); 13] = [
+        type Case<'a> = (&'a [u8], Option<&'a [u8]>, bool);
+        let cases: [Case<'_>; 13] = [
             (b"app/", Some(b"app0"), true),
             (b"app/1", Some(b"app/2"), true),
             (b"app/1", Some(b"app0"), true),

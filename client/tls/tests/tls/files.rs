@@ -78,6 +78,44 @@ fn certificates_in_memory_that_cannot_be_used_are_named_with_the_reason() {
     );
 }
 
+/// The story: a key came from a variable, where the ends of its lines are two characters or blanks. The error showed
+/// the line that began with no section: all of the key, as a list of numbers, in the log.
+#[test]
+fn a_key_without_its_line_ends_is_refused_and_is_in_no_error() {
+    let ca = Ca::of("blue");
+    let own = ca.issue(&client("reader"));
+    let base64: Vec<&str> = own.key.lines().filter(|line| !line.starts_with('-')).collect();
+    let numbers: Vec<String> = own.key.bytes().take(30).map(|byte| byte.to_string()).collect();
+    for ends in ["\\n", " ", ""] {
+        let folded = own.key.replace('\n', ends);
+        let in_place_of_the_key = Issued { key: folded.clone(), ..own.clone() };
+        let in_place_of_the_certificate = Issued { certificate: folded.clone(), ..own.clone() };
+        let errors = [
+            Tls::load(in_memory(&ca.pem, &in_place_of_the_key)).map(drop).unwrap_err().to_string(),
+            Tls::load(in_memory(&ca.pem, &in_place_of_the_certificate))
+                .map(drop)
+                .unwrap_err()
+                .to_string(),
+            Tls::load(in_memory(&folded, &own)).map(drop).unwrap_err().to_string(),
+            Authority::read(&Issued { certificate: ca.pem.clone(), key: folded.clone() })
+                .map(drop)
+                .unwrap_err()
+                .to_string(),
+            Authority::read(&Issued { certificate: folded.clone(), key: own.key.clone() })
+                .map(drop)
+                .unwrap_err()
+                .to_string(),
+        ];
+        for error in errors {
+            assert!(error.len() < 200, "{error}");
+            assert!(!error.contains(&numbers[..5].join(", ")), "{error}");
+            for line in &base64 {
+                assert!(!error.contains(line.get(..20).unwrap_or(line)), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_ca_signs_only_for_its_cluster_and_only_its_key_signs() {
     let (authority, ca) = Authority::create("blue", Validity::days(30)).unwrap();

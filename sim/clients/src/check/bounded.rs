@@ -54,8 +54,8 @@ fn changed(record: &Record, key: Key) -> Option<(Version, Change)> {
         return None;
     };
     // The last operation of a write on a key is the one that stays.
-    let changes = operations.iter().filter(|one| one.key == key && one.change != Change::Check);
-    changes.last().map(|one| (*index, one.change))
+    let mut changes = operations.iter().filter(|one| one.key == key && one.change != Change::Check);
+    changes.next_back().map(|one| (*index, one.change))
 }
 
 /// Whether the write may have deleted the key behind this index, before the read ended.
