@@ -1,6 +1,5 @@
 //! What is stored of each key, and the hash over all of it.
 
-use crate::error::{Error, Result};
 use crate::manifest::Object;
 use crate::shown::key_text;
 use bytes::{Buf, Bytes};
@@ -94,7 +93,7 @@ const ENTRY_BYTES_MIN: usize = 20;
 impl Piece {
     /// Reads a piece, if it is none that takes far more memory than it has bytes: a hostile one has
     /// millions of empty records.
-    pub(crate) fn read(bytes: &Bytes) -> std::result::Result<Piece, String> {
+    pub(crate) fn read(bytes: &Bytes) -> Result<Piece, String> {
         let entries = entries(bytes).map_err(|error| error.to_string())?;
         if entries > bytes.len() / ENTRY_BYTES_MIN {
             return Err(format!("{entries} in {} bytes", bytes.len()));
@@ -109,7 +108,7 @@ impl Piece {
 }
 
 /// The objects and records of a piece that is not decoded yet.
-fn entries(mut bytes: &[u8]) -> std::result::Result<usize, DecodeError> {
+fn entries(mut bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut entries = 0;
     while bytes.has_remaining() {
         let (tag, wire) = decode_key(&mut bytes)?;
@@ -169,7 +168,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// Adds the next key, or says why it is none.
-    pub(crate) fn add(&mut self, record: &Record) -> std::result::Result<(), String> {
+    pub(crate) fn add(&mut self, record: &Record) -> Result<(), String> {
         let (key, last) = (&record.key, &self.last);
         if key.is_empty() || self.keys > 0 && key <= last || record.hash.len() != 16 {
             return Err(format!("key {} behind {}", key_text(key), key_text(last)));
