@@ -95,7 +95,8 @@ impl Maintenance {
         let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
         let now = runtime::now();
         changes::follow_log(engine, history);
-        history.retain(&limits.history(&bounds, status.index_log_bytes), now);
+        let most = limits.history(&bounds, status.index_log_bytes, status.keys);
+        history.retain(&most, now);
         let seen = Seen {
             bounds,
             checkpointed: engine.checkpointed(GROUP),

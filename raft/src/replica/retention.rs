@@ -100,16 +100,13 @@ impl Limits {
         }
     }
 
-    /// How much of the history of changes may be kept. The log waits for it, so it has no more entries
-    /// than the log may have. Beyond these bounds the log would be tight, and let go all of it.
-    pub(super) fn history(&self, bounds: &LogBounds, index_log_bytes: u64) -> Retention {
+    /// How much of the history of changes may be kept. The log waits for it, and each checkpoint holds
+    /// what the log does. So it has no more entries than the log may have, beside so many keys. Beyond
+    /// the other bounds the log would be tight, and let go all of it.
+    pub(super) fn history(&self, bounds: &LogBounds, index_bytes: u64, keys: u64) -> Retention {
         Retention {
             bytes: self.history_bytes,
-            entries: self.retain_entries.min(share(
-                entries(bounds),
-                self.retain_index_bytes,
-                index_log_bytes,
-            )),
+            entries: self.most_entries(bounds, index_bytes, keys),
             time: self.history_time,
         }
     }
@@ -187,13 +184,18 @@ impl Limits {
         keys: u64,
     ) -> Option<u64> {
         let (last, entries) = (bounds.last?.index, entries(bounds));
-        let keep = share(entries, self.retain_bytes, bytes)
-            .min(share(entries, self.retain_index_bytes, index_bytes))
-            .min(self.retain_entries)
-            // A snapshot sends each key once: a follower that lacks more entries gets one for less.
-            .min(keys.max(RETAINED_ENTRIES_LEAST));
+        let most = self.most_entries(bounds, index_bytes, keys);
+        let keep = share(entries, self.retain_bytes, bytes).min(most);
         let surplus = entries.saturating_sub(keep);
         (surplus > keep / 8).then(|| last.saturating_sub(keep))
+    }
+
+    /// How many entries are kept, however few bytes they have.
+    fn most_entries(&self, bounds: &LogBounds, index_bytes: u64, keys: u64) -> u64 {
+        share(entries(bounds), self.retain_index_bytes, index_bytes)
+            .min(self.retain_entries)
+            // A snapshot sends each key once: a follower that lacks more entries gets one for less.
+            .min(keys.max(RETAINED_ENTRIES_LEAST))
     }
 }
 
@@ -411,7 +413,7 @@ mod tests {
         (config.log_retain_entries, config.history_retain_bytes) = (500, 1000);
         let log = bounds(None, Some(999));
         let kept = |data_bytes, index_log_bytes| {
-            limits(&config, data_bytes).history(&log, index_log_bytes)
+            limits(&config, data_bytes).history(&log, index_log_bytes, 0)
         };
         let Retention { bytes, entries, time } = kept(1 << 30, 0);
         assert_eq!((bytes, entries, time), (1000, 500, config.history_retain_time));
@@ -419,6 +421,22 @@ mod tests {
         // Twice, and four times, as much as an eighth of a checkpoint area.
         assert_eq!(kept(1 << 30, 2000).entries, 500);
         assert_eq!(kept(1 << 30, 4000).entries, 250);
+    }
+
+    /// The story: beside few keys the log kept 100,000 entries, and the history five times as many. The
+    /// log waited for it, and so each checkpoint held all of them.
+    #[test]
+    fn the_history_keeps_no_more_entries_beside_few_keys_than_the_log_does() {
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        config.log_retain_bytes = 1 << 30;
+        config.log_retain_entries = 500_000;
+        let limits = Limits::new(&config, 1 << 40, 1 << 40);
+        let log = bounds(None, Some(999_999));
+        for (keys, entries) in [(0, 100_000), (300_000, 300_000), (10_000_000, 500_000)] {
+            assert_eq!(limits.history(&log, 1000, keys).entries, entries, "{keys} keys");
+            let target = limits.purge_target(&log, 1000, 1000, keys);
+            assert_eq!(target, Some(999_999 - entries), "the log beside {keys} keys");
+        }
     }
 
     #[test]
