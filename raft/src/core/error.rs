@@ -93,9 +93,10 @@ pub enum HistoryError {
         now: LogId,
     },
     /// The entry is none of this history: an unsafe recovery discarded it, or it was never committed.
+    /// Or it is named by its index alone, and after an unsafe recovery nobody knows of which history it is.
     #[error(
-        "entry {after} is not in the history of this cluster, which may have discarded it; read the state, and go on \
-         behind that"
+        "entry {after} is not in the history of this cluster, or may be of one that was discarded; read the state, and \
+         go on behind that"
     )]
     Discarded {
         /// The entry that was asked for.

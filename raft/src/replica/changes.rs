@@ -26,7 +26,8 @@ pub struct EntryChanges {
 
 impl Replica {
     /// What the entries behind `after` changed, at most so many entries, in order; nothing if none is
-    /// applied yet. A term of 0 in `after` stands for whichever entry has that index. No I/O.
+    /// applied yet. A term of 0 in `after` stands for whichever entry has that index, and is refused once
+    /// there was an unsafe recovery. No I/O.
     ///
     /// # Errors
     /// See [`HistoryError`].

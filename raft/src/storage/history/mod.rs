@@ -207,7 +207,8 @@ impl History {
 
     /// At most so many entries behind `after`, in order, and what each changed. `there` is the applied
     /// entry that the log has at that index, and `recovered` the record of the last unsafe recovery,
-    /// as far as they are known. An `after` of term 0 names the entry at its index, whatever its term.
+    /// as far as they are known. An `after` of term 0 names the entry at its index, whatever its term;
+    /// no entry, once there was an unsafe recovery.
     ///
     /// # Errors
     /// `Compacted`, `Discarded`, `Ahead`.
@@ -221,8 +222,8 @@ impl History {
         let kept = self.kept.lock();
         let known = [kept.start, kept.at(after.index), kept.end, there, recovered];
         let is_discarded = match after.term {
-            // It may be of either history.
-            0 => recovered.is_some_and(|recovered| after.index <= recovered.index),
+            // It may be of either history: the discarded one may have had any index.
+            0 => recovered.is_some(),
             _ => known.into_iter().flatten().any(|known| contradict(known, after)),
         };
         if is_discarded {

@@ -85,16 +85,21 @@ fn a_position_that_is_no_longer_kept_and_one_of_another_history_are_told_apart()
 }
 
 /// The story: an unsafe recovery gave indexes to other entries. A version that somebody had noted
-/// before, without its term, may be of either history.
+/// before, without its term, may be of either history. It was taken for an entry of the new one as soon
+/// as that had its index, which may be far behind the recovery's record.
 #[test]
-fn an_index_alone_is_no_position_in_what_an_unsafe_recovery_may_have_discarded() {
+fn an_index_alone_is_no_position_once_there_was_an_unsafe_recovery() {
     let history = of_two_terms();
-    let behind = |after| history.behind(after, 1, None, Some(id(2, 16))).map(drop);
-    for after in [id(0, 12), id(0, 16), id(0, 3)] {
-        assert_eq!(behind(after), Err(HistoryError::Discarded { after }), "behind {after}");
+    let behind = |after, recovered| history.behind(after, 1, None, recovered).map(drop);
+    let recovered = Some(id(2, 16));
+    for after in [id(0, 3), id(0, 12), id(0, 16), id(0, 17), id(0, 19), id(0, 500)] {
+        let discarded = Err(HistoryError::Discarded { after });
+        assert_eq!(behind(after, recovered), discarded, "behind {after}");
+        assert_ne!(behind(after, None), discarded, "there is one history");
     }
-    assert_eq!(behind(id(0, 17)), Ok(()));
-    assert_eq!(behind(id(1, 12)), Ok(()), "a term says which history it is");
+    for after in [id(1, 12), id(2, 17)] {
+        assert_eq!(behind(after, recovered), Ok(()), "a term says which history it is");
+    }
 }
 
 #[test]
