@@ -108,6 +108,14 @@ pub enum HistoryError {
         /// The entry that was asked for.
         after: LogId,
     },
+    /// This member may lack what was acknowledged, or hold what was discarded: no leader vouches for it.
+    #[error(transparent)]
+    Barrier(#[from] ReadError),
+    /// This member recovers: it may have lost some of what it acknowledged.
+    #[error(
+        "this member may lack what it acknowledged, and tells no changes until it has recovered"
+    )]
+    Recovering,
     /// The log's record of an entry cannot be read.
     #[error("the changes of entry {at} cannot be read: {reason}")]
     Unreadable {

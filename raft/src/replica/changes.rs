@@ -4,8 +4,9 @@
 //! order, each as a whole and none left out. Where that is not possible, the caller hears why: the
 //! changes are no longer kept, or the position is of another history.
 //!
-//! It does not ask whether this member may be read. A member that may lack something must tell nothing,
-//! so the caller looks at that first ([`Replica::holds_all`]).
+//! A member that may lack something tells nothing. Nor does one that may hold what an unsafe recovery
+//! discarded: it was away meanwhile, vouches for all that it applied, and has not got the new leader's
+//! snapshot yet. So each call is a read: the barrier comes first, and then the look at what it holds.
 
 use super::Replica;
 use crate::core::error::{HistoryError, Malformed};
@@ -27,15 +28,20 @@ pub struct EntryChanges {
 impl Replica {
     /// What the entries behind `after` changed, at most so many entries, in order; nothing if none is
     /// applied yet. A term of 0 in `after` stands for whichever entry has that index, and is refused once
-    /// there was an unsafe recovery. No I/O.
+    /// there was an unsafe recovery. Waits for a read barrier ([`Replica::read_barrier`]), whose round
+    /// concurrent callers share; no I/O on the disk. May be cancelled.
     ///
     /// # Errors
-    /// See [`HistoryError`].
-    pub fn changes(
+    /// See [`HistoryError`]. It changes nothing, so it can always be retried.
+    pub async fn changes(
         &self,
         after: LogId,
         most_entries: usize,
     ) -> Result<Vec<EntryChanges>, HistoryError> {
+        self.read_barrier().await?;
+        if !self.holds_all() {
+            return Err(HistoryError::Recovering);
+        }
         let member = &self.inner.member;
         let recoveries = member.progress.unsafe_recoveries();
         let recovered = LogId { term: recoveries.last_term, index: recoveries.last_index };

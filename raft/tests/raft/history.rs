@@ -2,7 +2,7 @@
 
 use crate::support::{Cluster, put, write};
 use cairn_engine::{LogId, Value};
-use cairn_raft::{EntryChanges, Replica};
+use cairn_raft::{EntryChanges, HistoryError, Replica};
 
 /// Overwrites a few keys at the leader, and returns which entry has which value.
 async fn overwrite(cluster: &Cluster, numbers: std::ops::Range<usize>) -> Vec<(LogId, String)> {
@@ -22,16 +22,23 @@ async fn has_applied(replica: &Replica, written: &[(LogId, String)]) {
     replica.applied_behind(LogId { index: last.index - 1, ..last }).await;
 }
 
-/// Those of entries that changed something.
-fn changes(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
-    let told = replica.changes(after, usize::MAX).unwrap();
+/// Those of entries that changed something, once the member may be read.
+async fn changes(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
+    let told = loop {
+        match replica.changes(after, usize::MAX).await {
+            Err(HistoryError::Barrier(_) | HistoryError::Recovering) => {
+                tokio::task::yield_now().await;
+            }
+            told => break told.unwrap(),
+        }
+    };
     told.into_iter().filter(|entry| !entry.changes.is_empty()).collect()
 }
 
 /// Checks that this member tells what was written behind `after`, each once and with its value.
 async fn check(replica: &Replica, after: LogId, written: &[(LogId, String)]) {
     let written: Vec<_> = written.iter().filter(|(id, _)| *id > after).collect();
-    let told = changes(replica, after);
+    let told = changes(replica, after).await;
     assert!(told.iter().map(|entry| entry.id).eq(written.iter().map(|(id, _)| *id)), "{told:?}");
     for (entry, (_, value)) in told.iter().zip(written) {
         let [change] = &entry.changes[..] else { panic!("{entry:?}") };
@@ -57,7 +64,8 @@ async fn each_member_tells_the_same_changes_also_those_that_it_applies_again_aft
     for replica in cluster.replicas() {
         has_applied(replica, &written).await;
         check(replica, first, &written).await;
-        assert_eq!(changes(replica, first), changes(cluster.replica(1), first));
+        let other = changes(cluster.replica(1), first).await;
+        assert_eq!(changes(replica, first).await, other);
     }
     let leader = cluster.leader().await.node_id().slot();
     let away = (1..=3).find(|slot| *slot != leader).unwrap();
@@ -69,10 +77,10 @@ async fn each_member_tells_the_same_changes_also_those_that_it_applies_again_aft
     let (back, leader) = (cluster.replica(away), cluster.replica(leader));
     has_applied(back, &written).await;
     let oldest = back.history().oldest.expect("it begins somewhere");
-    let told = changes(back, oldest);
+    let told = changes(back, oldest).await;
     assert!(told.iter().any(|entry| entry.id <= last), "nothing of what it applied again");
     assert!(told.iter().any(|entry| entry.id > last), "nothing of what came meanwhile");
     let after = oldest.max(first);
     check(back, after, &written).await;
-    assert_eq!(changes(back, after), changes(leader, after));
+    assert_eq!(changes(back, after).await, changes(leader, after).await);
 }

@@ -21,9 +21,23 @@ async fn write(replica: &Replica, operations: Vec<Operation>) -> WriteOutcome {
     }
 }
 
+/// What a leader tells, which says that it leads none until its followers first answer.
+async fn ask(
+    replica: &Replica,
+    after: LogId,
+    most_entries: usize,
+) -> Result<Vec<EntryChanges>, HistoryError> {
+    loop {
+        match replica.changes(after, most_entries).await {
+            Err(HistoryError::Barrier(ReadError::NoLeader)) => tokio::task::yield_now().await,
+            told => return told,
+        }
+    }
+}
+
 /// Those of each entry that changed something. There are others between them: what members log.
-fn told(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
-    let entries = replica.changes(after, usize::MAX).unwrap();
+async fn told(replica: &Replica, after: LogId) -> Vec<EntryChanges> {
+    let entries = ask(replica, after, usize::MAX).await.unwrap();
     let indexes = entries.iter().map(|entry| entry.id.index);
     assert!(indexes.eq((after.index + 1..).take(entries.len())), "one behind the other");
     entries.into_iter().filter(|entry| !entry.changes.is_empty()).collect()
@@ -51,9 +65,9 @@ async fn the_changes_behind_a_position_are_told_with_their_values() {
         },
         EntryChanges { id: last, changes: vec![change("b", Some(5), Some(both.index))] },
     ];
-    assert_eq!(told(&replica, first), expected);
-    assert_eq!(told(&replica, both), expected[1..]);
-    assert!(told(&replica, last).is_empty());
+    assert_eq!(told(&replica, first).await, expected);
+    assert_eq!(told(&replica, both).await, expected[1..]);
+    assert!(told(&replica, last).await.is_empty());
     let value = async |id| replica.logged_value(id, 0).await.unwrap();
     assert_eq!(value(first).await, Some(Bytes::from("one")), "nobody can get it by its key");
     assert_eq!(value(both).await, Some(Bytes::new()));
@@ -70,7 +84,7 @@ async fn whoever_has_everything_waits_for_the_next_change() {
     let mut after = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
     let follow = async {
         loop {
-            let entries = replica.changes(after, 2).unwrap();
+            let entries = ask(&replica, after, 2).await.unwrap();
             assert!(entries.len() <= 2);
             let Some(last) = entries.last() else {
                 replica.applied_behind(after).await;
@@ -98,19 +112,51 @@ async fn a_position_that_is_purged_one_of_another_history_and_one_ahead_are_refu
     let (_folder, replica) = alone().await;
     let first = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
     let second = write(&replica, vec![put("a", "2", Condition::None)]).await.log_id;
-    let refusal = |after| replica.changes(after, 1).unwrap_err();
+    let refusal = async |after| ask(&replica, after, 1).await.unwrap_err();
     let after = LogId { term: second.term + 1, ..second };
-    assert_eq!(refusal(after), HistoryError::Discarded { after });
+    assert_eq!(refusal(after).await, HistoryError::Discarded { after });
     let after = LogId { index: second.index + 1000, ..second };
-    assert_eq!(refusal(after), HistoryError::Ahead { after });
+    assert_eq!(refusal(after).await, HistoryError::Ahead { after });
     replica.engine().purge(GROUP, second).await.unwrap();
-    let refused = refusal(first);
+    let refused = refusal(first).await;
     let HistoryError::Compacted { after, oldest, now } = refused else { panic!("{refused}") };
     assert!(after == first && oldest == second && now >= second, "{after} {oldest} {now}");
     assert_eq!(replica.logged_value(first, 0).await.unwrap(), None);
-    assert!(told(&replica, oldest).is_empty());
+    assert!(told(&replica, oldest).await.is_empty());
     let third = write(&replica, vec![put("a", "3", Condition::None)]).await.log_id;
-    let entries = told(&replica, oldest);
+    let entries = told(&replica, oldest).await;
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].id, entries[0].changes[0].previous), (third, Some(second.index)));
+}
+
+/// The story: a member was away while an unsafe recovery discarded what it had applied. It vouches for all
+/// of that until it gets the new leader's snapshot, and told the discarded entries meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_tells_nothing_that_no_leader_vouches_for() {
+    let (_folder, replica, service) = replica().await;
+    let blank = |index| proto::Entry { term: 2, index, meta: vec![0].into(), ..Default::default() };
+    let append = AppendRequest {
+        envelope: envelope(),
+        vote: Some(Vote { term: 2, node_id: other().as_u64(), committed: true }),
+        committed: Some(proto::LogId { term: 2, index: 1 }),
+        entries: vec![blank(0), blank(1)],
+        ..Default::default()
+    };
+    service.append_one(Remote::default(), append).await.unwrap();
+    let first = LogId { term: 2, index: 0 };
+    replica.applied_behind(first).await;
+    assert!(replica.holds_all());
+    // Nobody answers at the other member's address.
+    let refused = replica.changes(first, 1).await;
+    assert!(matches!(refused, Err(HistoryError::Barrier(_))), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovering_member_tells_no_changes() {
+    let (_folder, replica) = alone().await;
+    let first = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
+    write(&replica, vec![put("a", "2", Condition::None)]).await;
+    assert_eq!(told(&replica, first).await.len(), 1);
+    replica.inner.member.change(Event::Lost);
+    assert_eq!(ask(&replica, first, 1).await, Err(HistoryError::Recovering));
 }
