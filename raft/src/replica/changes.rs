@@ -43,10 +43,8 @@ impl Replica {
             return Err(HistoryError::Recovering);
         }
         let member = &self.inner.member;
-        let recoveries = member.progress.unsafe_recoveries();
-        let recovered = LogId { term: recoveries.last_term, index: recoveries.last_index };
-        let recovered = (recoveries.count > 0).then_some(recovered);
-        behind(&member.engine, &member.history, after, most_entries, recovered)
+        let recovered = member.progress.recovered_entries();
+        behind(&member.engine, &member.history, after, most_entries, &recovered)
     }
 
     /// A value of an entry that [`Replica::changes`] told. Repairs a damaged one as [`Replica::get`]
@@ -88,7 +86,7 @@ fn behind(
     history: &History,
     after: LogId,
     most: usize,
-    recovered: Option<LogId>,
+    recovered: &[LogId],
 ) -> Result<Vec<EntryChanges>, HistoryError> {
     let effects = || {
         follow_log(engine, history);

@@ -3,7 +3,7 @@
 use super::mode_in_force::ModeInForce;
 use super::state_machine::identities::Identities;
 use super::state_machine::image::Image;
-use super::state_machine::recoveries::UnsafeRecoveries;
+use super::state_machine::recoveries::{RecoveryRecords, UnsafeRecoveries};
 use crate::core::ids::NodeId;
 use crate::core::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::{BootEpoch, LogId};
@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Progress {
     applied: WatchSender<Option<LogId>>,
     watch: WatchReceiver<Option<LogId>>,
-    unsafe_recoveries: Mutex<UnsafeRecoveries>,
+    /// How many, and the records of the newest.
+    unsafe_recoveries: Mutex<(UnsafeRecoveries, RecoveryRecords)>,
     identities: Identities,
     modes: Arc<ModeInForce>,
     failure: OnceLock<String>,
@@ -46,7 +47,7 @@ impl Progress {
     /// Everything up to `through` is visible, and this is the image there.
     pub(crate) fn publish(&self, image: &Image, through: Option<LogId>) {
         self.identities.set_logged(&image.boot_epochs, &image.removed, image.version);
-        *self.unsafe_recoveries.lock() = image.unsafe_recoveries;
+        *self.unsafe_recoveries.lock() = (image.unsafe_recoveries, image.recovery_records.clone());
         if let Some(through) = through {
             self.modes.applied(through.index, image.mode, image.mode_index);
         }
@@ -64,7 +65,13 @@ impl Progress {
     }
 
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {
-        *self.unsafe_recoveries.lock()
+        self.unsafe_recoveries.lock().0
+    }
+
+    /// Entries of the log at the newest unsafe recoveries; none if there was no unsafe recovery.
+    pub(crate) fn recovered_entries(&self) -> Vec<LogId> {
+        let known = self.unsafe_recoveries.lock();
+        known.1.entries(known.0).collect()
     }
 
     /// Whether the log has an unsafe-recovery record of this term or a later one.
@@ -172,8 +179,11 @@ mod tests {
         let progress = Progress::new(Identities::default(), modes);
         let since = || [0, 3, 4, 5].map(|term| progress.unsafely_recovered_since(term));
         assert_eq!(since(), [false; 4]);
+        assert!(progress.recovered_entries().is_empty());
         let unsafe_recoveries = UnsafeRecoveries { count: 1, last_term: 4, last_index: 9 };
         progress.publish(&Image { unsafe_recoveries, ..Image::default() }, None);
         assert_eq!(since(), [true, true, true, false]);
+        let entries = [LogId { term: 4, index: 8 }, LogId { term: 4, index: 9 }];
+        assert_eq!(progress.recovered_entries(), entries, "of the record, and of its term");
     }
 }

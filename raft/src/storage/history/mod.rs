@@ -206,9 +206,10 @@ impl History {
     }
 
     /// At most so many entries behind `after`, in order, and what each changed. `there` is the applied
-    /// entry that the log has at that index, and `recovered` the record of the last unsafe recovery,
-    /// as far as they are known. An `after` of term 0 names the entry at its index, whatever its term;
-    /// no entry, once there was an unsafe recovery.
+    /// entry that the log has at that index, if it is known. `recovered` are entries of the log at the
+    /// unsafe recoveries, as far as the state names them; none: there was no unsafe recovery. An `after`
+    /// of term 0 names the entry at its index, whatever its term; no entry, once there was an unsafe
+    /// recovery.
     ///
     /// # Errors
     /// `Compacted`, `Discarded`, `Ahead`.
@@ -217,14 +218,15 @@ impl History {
         after: LogId,
         most: usize,
         there: Option<LogId>,
-        recovered: Option<LogId>,
+        recovered: &[LogId],
     ) -> Result<Vec<(LogId, Effect)>, HistoryError> {
         let kept = self.kept.lock();
-        let known = [kept.start, kept.at(after.index), kept.end, there, recovered];
+        let known = [kept.start, kept.at(after.index), kept.end, there].into_iter().flatten();
+        let mut known = known.chain(recovered.iter().copied());
         let is_discarded = match after.term {
             // It may be of either history: the discarded one may have had any index.
-            0 => recovered.is_some(),
-            _ => known.into_iter().flatten().any(|known| contradict(known, after)),
+            0 => !recovered.is_empty(),
+            _ => known.any(|known| contradict(known, after)),
         };
         if is_discarded {
             return Err(HistoryError::Discarded { after });

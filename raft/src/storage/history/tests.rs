@@ -27,7 +27,7 @@ fn of_two_terms() -> History {
 
 /// The entries behind this one.
 fn told(history: &History, after: LogId) -> Result<Vec<LogId>, HistoryError> {
-    let behind = history.behind(after, usize::MAX, None, None)?;
+    let behind = history.behind(after, usize::MAX, None, &[])?;
     for (id, effect) in &behind {
         assert_eq!(*effect, Effect::One(id.index + 1000), "that of {id}");
     }
@@ -57,7 +57,7 @@ fn each_entry_behind_a_position_is_told_in_order_with_its_term() {
         let by_index = told(&history, id(0, after.index));
         assert_eq!(by_index, told(&history, after), "whichever entry has that index");
     }
-    let some = history.behind(id(1, 12), 3, None, None).unwrap();
+    let some = history.behind(id(1, 12), 3, None, &[]).unwrap();
     let some: Vec<LogId> = some.into_iter().map(|(id, _)| id).collect();
     assert_eq!(some, [id(1, 13), id(1, 14), id(2, 15)]);
 }
@@ -79,7 +79,7 @@ fn a_position_that_is_no_longer_kept_and_one_of_another_history_are_told_apart()
         assert_eq!(told(&history, after), Err(HistoryError::Ahead { after }), "behind {after}");
     }
     // The log still has what the history let go.
-    let behind = |after, there| history.behind(after, 1, there, None).map(|_| Vec::new());
+    let behind = |after, there| history.behind(after, 1, there, &[]).map(|_| Vec::new());
     assert_eq!(behind(id(1, 5), Some(id(1, 5))), compacted(id(1, 5)));
     assert_eq!(behind(id(1, 5), Some(id(2, 5))), discarded(id(1, 5)));
 }
@@ -90,28 +90,37 @@ fn a_position_that_is_no_longer_kept_and_one_of_another_history_are_told_apart()
 #[test]
 fn an_index_alone_is_no_position_once_there_was_an_unsafe_recovery() {
     let history = of_two_terms();
-    let behind = |after, recovered| history.behind(after, 1, None, recovered).map(drop);
-    let recovered = Some(id(2, 16));
+    let behind = |after, recovered: &[LogId]| history.behind(after, 1, None, recovered).map(drop);
+    let recovered = [id(2, 16)];
     for after in [id(0, 3), id(0, 12), id(0, 16), id(0, 17), id(0, 19), id(0, 500)] {
         let discarded = Err(HistoryError::Discarded { after });
-        assert_eq!(behind(after, recovered), discarded, "behind {after}");
-        assert_ne!(behind(after, None), discarded, "there is one history");
+        assert_eq!(behind(after, &recovered), discarded, "behind {after}");
+        assert_ne!(behind(after, &[]), discarded, "there is one history");
     }
     for after in [id(1, 12), id(2, 17)] {
-        assert_eq!(behind(after, recovered), Ok(()), "a term says which history it is");
+        assert_eq!(behind(after, &recovered), Ok(()), "a term says which history it is");
     }
 }
 
+/// The story: there were two unsafe recoveries, and only the record of the second one was looked at. What
+/// the first one had discarded was told to be no longer kept, as was what lay between the end of the
+/// second one's log and its record.
 #[test]
-fn a_position_before_all_that_is_kept_is_told_apart_by_the_record_of_an_unsafe_recovery() {
+fn a_position_before_all_that_is_kept_is_told_apart_by_the_records_of_all_unsafe_recoveries() {
     let history = History::default();
-    history.restart(Some(id(7, 50)));
-    let behind = |after| history.behind(after, 1, None, Some(id(5, 20))).map(drop);
-    let (oldest, now) = (id(7, 50), id(7, 50));
-    for after in [id(4, 10), id(5, 20), id(5, 30), id(6, 30)] {
+    history.restart(Some(id(9, 99)));
+    // For each: what it kept, the beginning of its term, and its record.
+    let recovered = [id(2, 40), id(5, 41), id(5, 43), id(6, 90), id(8, 91), id(8, 92)];
+    let behind = |after| history.behind(after, 1, None, &recovered).map(drop);
+    let (oldest, now) = (id(9, 99), id(9, 99));
+    let history_kept =
+        [id(1, 10), id(2, 40), id(5, 42), id(5, 60), id(6, 90), id(8, 91), id(8, 95)];
+    for after in history_kept {
         assert_eq!(behind(after), Err(HistoryError::Compacted { after, oldest, now }), "{after}");
     }
-    for after in [id(4, 30), id(4, 20), id(6, 10)] {
+    let first = [id(2, 41), id(3, 39), id(3, 42), id(4, 60)];
+    let second = [id(6, 91), id(7, 92), id(5, 91), id(7, 98), id(8, 90)];
+    for after in first.into_iter().chain(second) {
         assert_eq!(behind(after), Err(HistoryError::Discarded { after }), "{after}");
     }
 }
