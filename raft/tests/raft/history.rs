@@ -1,8 +1,9 @@
 //! What members tell of the changes that they applied.
 
-use crate::support::{Cluster, put, write};
+use crate::support::{Cluster, WAIT_LIMIT, put, until, write};
 use cairn_engine::{LogId, Value};
-use cairn_raft::{EntryChanges, HistoryError, Replica};
+use cairn_raft::{EntryChanges, HistoryError, Replica, ReplicaConfig};
+use std::collections::BTreeSet;
 
 /// Overwrites a few keys at the leader, and returns which entry has which value.
 async fn overwrite(cluster: &Cluster, numbers: std::ops::Range<usize>) -> Vec<(LogId, String)> {
@@ -83,4 +84,51 @@ async fn each_member_tells_the_same_changes_also_those_that_it_applies_again_aft
     let after = oldest.max(first);
     check(back, after, &written).await;
     assert_eq!(changes(back, after).await, changes(leader, after).await);
+}
+
+const VALUE_BYTES: u64 = 16 << 10;
+const HISTORY_BYTES: u64 = 1 << 20;
+
+/// Followers are left about nothing of the log, and checkpoints let it go often.
+fn keep_changes(config: &mut ReplicaConfig) {
+    config.log_retain_bytes = 1 << 10;
+    config.history_retain_bytes = HISTORY_BYTES;
+    config.checkpoint_bytes = HISTORY_BYTES / 4;
+}
+
+/// The story: all tests passed while the log was purged without a look at the history, which then began
+/// where the log did.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_purged_up_to_what_the_history_keeps_and_no_further() {
+    let cluster = Cluster::started(1, keep_changes).await;
+    let leader = cluster.leader().await;
+    let fill = async {
+        let (mut written, mut purges) = (0, BTreeSet::new());
+        // More than the history keeps, and then until it was let go several times.
+        while purges.len() < 5 {
+            let value = vec![7_u8; usize::try_from(VALUE_BYTES).unwrap()];
+            write(leader, put(&format!("key{}", written % 3), value)).await;
+            written += 1;
+            let purged = leader.status().purged;
+            let history = leader.history();
+            assert!(purged <= history.oldest, "{purged:?} is purged of {history:?}");
+            if written * VALUE_BYTES >= HISTORY_BYTES {
+                purges.extend(purged);
+                // It is short of one entry at most, and of what entries have beside their values.
+                let least = HISTORY_BYTES - 2 * VALUE_BYTES;
+                assert!(history.bytes >= least, "after {written}: {history:?}");
+            }
+        }
+    };
+    tokio::time::timeout(WAIT_LIMIT, fill).await.expect("the log is purged");
+    until("the log and its history to be as short as they should be", || {
+        let (status, history) = (leader.status(), leader.history());
+        let logged = status.last_log?.index - status.purged?.index;
+        let is_short = logged <= history.entries + history.entries / 8;
+        (is_short && history.bytes <= HISTORY_BYTES).then_some(())
+    })
+    .await;
+    let oldest = leader.history().oldest.expect("it let something go");
+    let told: u64 = changes(leader, oldest).await.len().try_into().unwrap();
+    assert!((told + 2) * VALUE_BYTES >= HISTORY_BYTES, "{told} entries");
 }
