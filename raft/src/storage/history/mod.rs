@@ -30,9 +30,9 @@ pub(crate) const UNCHANGED: u64 = u64::MAX;
 
 /// The time to keep is measured in so many steps.
 const TIME_STEPS: u32 = 256;
-/// The log waits for one part in this many of the entries more than are kept, so that it is purged
-/// in steps.
-const HELD_PART: usize = 8;
+/// The log waits for one part in this many of the entries and bytes more than are kept, so that it is
+/// purged in steps.
+const HELD_PART: u64 = 8;
 
 /// What an entry changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ struct Kept {
     since: runtime::Instant,
     /// The log behind this index should be kept: `start`, or a little before it.
     held: Option<u64>,
+    /// Bytes that were let go since that moved: the log still has them.
+    let_go: u64,
 }
 
 impl Default for Kept {
@@ -141,6 +143,7 @@ impl Default for Kept {
             marks: VecDeque::new(),
             since: runtime::now(),
             held: None,
+            let_go: 0,
         }
     }
 }
@@ -306,6 +309,7 @@ impl Kept {
         let Some((first, recorded)) = self.first().zip(self.recorded.pop_front()) else { return };
         self.start = Some(first);
         self.bytes = self.bytes.saturating_sub(recorded.bytes);
+        self.let_go = self.let_go.saturating_add(recorded.bytes);
         let next = first.index.saturating_add(1);
         while self.terms.get(1).is_some_and(|later| later.index <= next) {
             self.terms.pop_front();
@@ -346,13 +350,13 @@ impl Kept {
         }
     }
 
-    /// Lets the log be purged further, once that is worth it.
+    /// Lets the log be purged further, once that is worth it: few entries may be most of the bytes.
     fn hold(&mut self) {
         let start = self.start.map(|start| start.index);
-        let slack = u64::try_from(self.recorded.len() / HELD_PART).unwrap_or(u64::MAX);
-        let is_worth = |held: u64| start.is_none_or(|start| start.saturating_sub(held) > slack);
-        if self.held.is_none_or(is_worth) {
-            self.held = start;
+        let slack = u64::try_from(self.recorded.len()).unwrap_or(u64::MAX) / HELD_PART;
+        let are_many = |held: u64| start.is_none_or(|start| start.saturating_sub(held) > slack);
+        if self.let_go > self.bytes / HELD_PART || self.held.is_none_or(are_many) {
+            (self.held, self.let_go) = (start, 0);
         }
     }
 }

@@ -219,6 +219,34 @@ fn it_begins_no_earlier_than_the_log_which_waits_for_it_in_steps() {
     assert_eq!(told(&history, after), Ok(vec![id(2, 23), id(2, 24)]));
 }
 
+/// The story: large values were followed by many small ones. The log waited for an eighth of the entries
+/// more than were kept, which were all of the large ones: twice the bytes that it should have.
+#[test]
+fn the_log_waits_for_an_eighth_of_the_bytes_more_at_most_whatever_the_entries_have() {
+    let history = History::default();
+    history.restart(Some(id(1, 9)));
+    let apply = |indexes: std::ops::Range<u64>, bytes| {
+        history.applied(indexes.map(|index| (id(1, index), Effect::One(0), bytes)));
+    };
+    let most = Retention { bytes: 256 << 20, ..UNBOUNDED };
+    let now = runtime::now();
+    apply(10..266, 1 << 20);
+    history.retain(&most, now);
+    assert_eq!(history.held_after(), Some(9));
+    let mut moves = 0;
+    for round in 1..=256 {
+        let held = history.held_after().unwrap();
+        apply(266 + (round - 1) * 1024..266 + round * 1024, 1 << 10);
+        history.retain(&most, now);
+        let now_held = history.held_after().unwrap();
+        moves += u64::from(now_held > held);
+        let large = 265_u64.saturating_sub(now_held) << 20;
+        let small = (265 + round * 1024 - now_held.max(265)) << 10;
+        assert!(large + small <= (256 + 32) << 20, "after {round}: {large} and {small} bytes");
+    }
+    assert!((2..=9).contains(&moves), "{moves} steps");
+}
+
 /// The story: entries were purged before a restart, and had to be applied again. Nothing is recorded of
 /// them, nor where their terms begin.
 #[test]
