@@ -195,12 +195,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("storage.value_cache_bytes", Size(0, 1 << 36), "64MiB")
         .means("memory for values that are read often; 0: each get of a value reads the disk"),
     key("storage.log_retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
-        .means("applied log kept for followers that lag; bounded by an eighth of the data area"),
+        .means("applied log kept for followers that lag; bounded by an eighth of the data area; watch.retain_bytes may keep more"),
     key("storage.log_retain_entries", Integer(1, 100_000_000), "500000")
-        .means("applied log entries kept for followers that lag"),
+        .means("applied log entries kept, for followers that lag and for those who follow changes; at most 100000, or as many as \
+                there are keys if these are more"),
     key("watch.retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
-        .means("changes that can be told to those who follow them, in bytes of the log, which waits for them; bounded by an eighth of \
-                the data area, and by storage.log_retain_entries"),
+        .means("changes that can be told to those who follow them, in bytes of the log, which waits for them, also beyond \
+                storage.log_retain_bytes; bounded by an eighth of the data area, and by storage.log_retain_entries"),
     key("watch.retain_time", Period(1), "1h").means("time for which changes can be told to those who follow them"),
     key("threads.clients", IntegerOrAuto(0, 64), "auto")
         .means("threads that serve client connections, beside the thread that replicates and stores; 0: that thread serves them too; \
