@@ -57,6 +57,9 @@ pub(crate) struct Attempts {
     hinted: bool,
     /// The node that failed last. Another one is asked first.
     avoid: Option<Arc<Node>>,
+    /// Nodes that cannot answer this read, as far as they say: they lack its call, or the value intact. They are
+    /// asked again only where no other can be.
+    unfit: Vec<Arc<Node>>,
     tried: Vec<String>,
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
@@ -77,6 +80,7 @@ impl Attempts {
             named: None,
             hinted: false,
             avoid: None,
+            unfit: Vec::new(),
             tried: Vec::new(),
             strangers: Vec::new(),
             last: None,
@@ -101,11 +105,6 @@ impl Attempts {
 
     pub(crate) fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// Nodes that were tried so far.
-    pub(crate) fn tried(&self) -> usize {
-        self.tried.len()
     }
 
     /// A connection to the node to ask next.
@@ -171,7 +170,7 @@ impl Attempts {
     }
 
     /// Whether every other node was asked.
-    fn is_last_untried(&self, pool: &Pool, node: &Node) -> bool {
+    pub(crate) fn is_last_untried(&self, pool: &Pool, node: &Node) -> bool {
         let others = self.tried.iter().filter(|address| *address != node.address()).count();
         others + 1 >= pool.len()
     }
@@ -183,8 +182,9 @@ impl Attempts {
         if let Some(hint) = hint {
             return Ok(hint);
         }
-        let avoided =
-            |node: &Arc<Node>| self.avoid.as_ref().is_some_and(|avoid| Arc::ptr_eq(avoid, node));
+        let avoided = |node: &Arc<Node>| {
+            self.avoid.iter().chain(&self.unfit).any(|avoid| Arc::ptr_eq(avoid, node))
+        };
         if let Some(node) = pool.first_choice(self.target, now).filter(|node| !avoided(node)) {
             return Ok(node);
         }
@@ -259,6 +259,13 @@ impl Attempts {
                 pool.forget_preferred(self.target, node);
             }
             self.avoid = Some(node.clone());
+        }
+        // The leader stays the first choice of other reads, and would be that of this one again.
+        if self.target != Target::Leader
+            && matches!(failure, Failure::Unreadable(_) | Failure::Unsupported(_))
+            && !self.unfit.iter().any(|unfit| Arc::ptr_eq(unfit, node))
+        {
+            self.unfit.push(node.clone());
         }
         let delay = self.delay(pool, &failure);
         if !self.says_less(&failure) {

@@ -157,15 +157,15 @@ impl Client {
             };
             match &failure {
                 Failure::Refused(error) => return Err(error.clone()),
-                // Another node may have the value intact. Each is asked once.
-                Failure::Unreadable(message) if attempts.tried() + 1 >= pool.len() => {
+                // Another node may have the value intact.
+                Failure::Unreadable(message) if attempts.is_last_untried(pool, &node) => {
                     return Err(Error::ValueUnreadable {
                         key: Bytes::new(),
                         message: message.clone(),
                     });
                 }
                 // A node of a later release may know the call.
-                Failure::Unsupported(why) if attempts.tried() + 1 >= pool.len() => {
+                Failure::Unsupported(why) if attempts.is_last_untried(pool, &node) => {
                     return Err(Error::Unsupported { message: why.text.clone() });
                 }
                 _ => {}

@@ -73,6 +73,55 @@ async fn a_get_of_many_goes_to_a_node_that_knows_it_and_fails_by_name_where_none
     assert!(client.get("a").await.unwrap().is_some(), "other reads go on");
 }
 
+/// The story: of three members one was upgraded. A client asked the leader, then the other old member, then the
+/// leader again, and gave up: it counted the leader twice, and never asked the member that knew the call.
+#[tokio::test]
+async fn the_only_node_that_can_answer_a_read_is_found_and_no_node_is_asked_twice() {
+    for (count, read_from) in [
+        (3, ReadFrom::Leader),
+        (5, ReadFrom::Leader),
+        (3, ReadFrom::Members),
+        (5, ReadFrom::Members),
+    ] {
+        // Behind the leader and before the other old node, and the other way round.
+        for able in 1..count {
+            let cluster = Cluster::new("test");
+            let mut nodes = Vec::new();
+            for _ in 0..count {
+                nodes.push(Node::start(&cluster).await);
+            }
+            let endpoints: Vec<&Node> = nodes.iter().collect();
+            let client = options(&endpoints).read_from(read_from).connect().await.unwrap();
+            for node in &nodes[1..] {
+                node.always(not_leader(&nodes[0].address));
+            }
+            client.put("a", "1").await.unwrap();
+            assert_eq!(client.leader().as_ref(), Some(&nodes[0].address));
+            for (position, node) in nodes.iter().enumerate() {
+                node.always(Step::Serve);
+                if position != able {
+                    node.is_of_an_earlier_release();
+                }
+            }
+            let many = client.get_many(["a"]).await.unwrap();
+            assert!(many.items[0].is_some(), "node {able} of {count}");
+            for (position, node) in nodes.iter().enumerate() {
+                if position != able {
+                    node.always(refuse(Reason::ValueUnreadable));
+                }
+            }
+            assert!(client.get("a").await.unwrap().is_some(), "node {able} of {count}");
+            for node in &nodes {
+                let asked = node.reads.lock().unwrap().len();
+                assert!(asked <= 1, "a node was asked {asked} times");
+            }
+            nodes[able].is_of_an_earlier_release();
+            let error = client.get_many(["a"]).await.unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_list_ends_before_its_end_in_both_directions_also_where_a_node_does_not_know_it() {
     let (node, client) = filled().await;
