@@ -1,8 +1,8 @@
 //! Several keys in one state, after the barrier that the request asks for.
 //!
 //! What holds here: all keys are looked up in one view. The memory for the sum of their values is charged to the
-//! caller before any is read, and until the device is done with them. No view waits for memory, since it keeps
-//! the space of what is deleted meanwhile.
+//! caller before any is read, and until the device is done with them. A read that is given up goes on alone, without
+//! the message that it came in. No view waits for memory, since it keeps the space of what is deleted meanwhile.
 
 use super::Inner;
 use super::read::{
@@ -28,7 +28,7 @@ use tonic::Status;
 struct Found {
     view: View,
     entries: Vec<Option<KeyEntry>>,
-    /// Memory for the answer.
+    /// Memory for the keys and the answer.
     bytes: usize,
 }
 
@@ -48,11 +48,12 @@ pub(super) async fn get_many(
         let (found, charge) = admitted(inner, caller, &limits, &request, end).await?;
         let at = found.view.applied().map(|id| proto::Position { term: id.term, index: id.index });
         let (replica, version_only) = (inner.replica.clone(), request.version_only);
+        let keys = copied(&request.keys);
         let waiting = Arc::new(());
         let waited_for = Arc::downgrade(&waiting);
         let read = async move {
             let Found { view, entries, .. } = found;
-            futures::stream::iter(request.keys.into_iter().zip(entries))
+            futures::stream::iter(keys.into_iter().zip(entries))
                 .take_while(|_| std::future::ready(waited_for.strong_count() > 0))
                 .map(|(key, entry)| read_one(&replica, &view, key, entry, version_only))
                 .buffered(LIST_READS)
@@ -100,7 +101,18 @@ fn find(inner: &Inner, limits: &Limits, request: &proto::GetManyRequest) -> Resu
     let lengths = entries.iter().flatten().map(|entry| entry.value.len as usize);
     let most = usize::try_from(limits.max_list_bytes).unwrap_or(usize::MAX);
     let content = if request.version_only { 0 } else { fits(most, lengths)? };
-    Ok(Found { view, bytes: page_bytes(entries.len(), content), entries })
+    Ok(Found { view, bytes: many_bytes(&request.keys, content), entries })
+}
+
+/// Memory for a read of these keys, whose values have `content` bytes.
+fn many_bytes(keys: &[Bytes], content: usize) -> usize {
+    let of_keys: usize = keys.iter().map(Bytes::len).sum();
+    page_bytes(keys.len(), content.saturating_add(of_keys))
+}
+
+/// The keys in memory of their own. Those of a request are parts of its message, and keep all of it.
+fn copied(keys: &[Bytes]) -> Vec<Bytes> {
+    keys.iter().map(|key| Bytes::copy_from_slice(key)).collect()
 }
 
 /// Bytes of the values of one answer. A single value is answered whatever its length is.
@@ -132,6 +144,19 @@ async fn read_one(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The story: a caller sent messages of megabytes with one small key, and gave each up while the device hung.
+    /// The reads went on with the key, which kept the message, and were charged for little more than the value.
+    #[test]
+    fn a_read_that_goes_on_alone_keeps_nothing_of_its_message_and_is_charged_for_its_keys() {
+        let message = Bytes::from(vec![7; 1 << 20]);
+        let keys = [message.slice(10..13), message.slice(100..108)];
+        let own = copied(&keys);
+        assert_eq!(own, keys);
+        assert_eq!(many_bytes(&own, 500), page_bytes(2, 511));
+        drop(keys);
+        assert!(message.is_unique(), "the read keeps the message");
+    }
 
     #[test]
     fn values_that_are_too_much_for_one_answer_are_refused_unless_it_is_a_single_one() {
