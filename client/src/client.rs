@@ -59,7 +59,7 @@ impl Client {
 
     /// The same client, but its reads may be old: they lack nothing that was acknowledged longer than `most`
     /// before they were sent. Any member answers, and seldom asks the leader. Whole milliseconds count; none:
-    /// linearizable, as without this.
+    /// linearizable, as without this. Members refuse more than an hour ([`Error::InvalidRequest`]).
     ///
     /// The member's clock measures the time. It does not count the time in which that machine was suspended.
     /// A member of an earlier release answers linearizably.

@@ -35,6 +35,8 @@ const COPIES: usize = 2;
 const READ_BYTES: usize = 8 << 10;
 /// Bytes that an item of a page takes beside its key and value.
 const ITEM_BYTES: usize = 320;
+/// How old a read within a bound may be at most.
+const MAX_STALE_MS: u64 = 3_600_000;
 /// How often a get charges for a value that grows while the get waits for memory.
 pub(super) const CHARGE_ATTEMPTS: usize = 8;
 
@@ -53,7 +55,10 @@ impl Age {
     pub(super) fn of(stale: bool, max_stale_ms: u64) -> Result<Age, Status> {
         match (stale, max_stale_ms) {
             (false, 0) => Ok(Age::New),
-            (false, most) => Ok(Age::Within(Duration::from_millis(most))),
+            (false, most) if most <= MAX_STALE_MS => Ok(Age::Within(Duration::from_millis(most))),
+            (false, most) => Err(Status::invalid_argument(format!(
+                "`max_stale_ms` is {most}; a read may be at most {MAX_STALE_MS} ms old, an hour: ask for less"
+            ))),
             (true, 0) => Ok(Age::Any),
             (true, _) => Err(Status::invalid_argument(
                 "the read has `stale` and `max_stale_ms`; use one of them",
@@ -306,6 +311,15 @@ mod tests {
         assert_eq!(age(false, 1500), Ok(Age::Within(Duration::from_millis(1500))));
         assert_eq!(age(true, 0), Ok(Age::Any));
         assert_eq!(age(true, 1), Err(Code::InvalidArgument));
+        let hour = Duration::from_secs(3600);
+        assert_eq!(age(false, 3_600_000), Ok(Age::Within(hour)));
+        let refused = Age::of(false, 3_600_001).expect_err("too old");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(
+            refused
+                .message()
+                .contains("`max_stale_ms` is 3600001; a read may be at most 3600000 ms")
+        );
     }
 
     /// The story: reads that ended at their deadline went on at the device, and their memory was
