@@ -11,7 +11,7 @@ mod connections;
 mod snapshot;
 
 use super::append_capacity::AppendCapacity;
-use super::read_barrier::ReadBarrier;
+use super::read_barrier::{NewestRound, ReadBarrier};
 use super::surveys::Surveys;
 use crate::core::boot::Boot;
 use crate::core::error::{Malformed, ReadError};
@@ -42,6 +42,8 @@ pub struct PeerService {
     pub(super) reconciler: Arc<Reconciler>,
     pub(super) append_capacity: Arc<AppendCapacity>,
     pub(super) barrier: ReadBarrier,
+    /// Of both barriers. Forgotten where a leader contradicts what was applied here.
+    pub(super) newest_round: NewestRound,
     /// Leader only, for callers here and at the other members.
     pub(super) surveys: Surveys,
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is

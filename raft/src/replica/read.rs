@@ -47,17 +47,16 @@ impl Replica {
 
     /// Returns when this replica has applied everything that was acknowledged longer than `most` before the
     /// call, by this machine's monotonic clock, which does not count the time in which the machine was
-    /// suspended. Asks nobody if a barrier succeeded here that began within that time.
+    /// suspended. Asks nobody if a barrier succeeded here that began within that time, unless this member has learnt since
+    /// that an unsafe recovery discarded what it holds.
     ///
     /// # Errors
     /// As [`Replica::read_barrier`].
     pub async fn read_barrier_within(&self, most: Duration) -> Result<(), ReadError> {
-        let known = self.inner.newest_round.within(most, runtime::now());
-        // An unsafe recovery may have discarded the entry that the barrier waited for.
-        if known.is_some_and(|read| self.inner.member.progress.has_entry(read) == Some(true)) {
-            return Ok(());
+        match self.inner.newest_round.within(most, runtime::now()) {
+            true => Ok(()),
+            false => self.read_barrier().await,
         }
-        self.read_barrier().await
     }
 
     /// A key's state and value. If the value is damaged here, this fetches it from another member

@@ -8,7 +8,8 @@
 //!
 //! A caller that says how old its answer may be needs no round of its own, if one began lately: the state has
 //! everything that was acknowledged before that. What holds here: age counts from a round's beginning. What is
-//! acknowledged while it runs it may not have seen.
+//! acknowledged while it runs it may not have seen. Once this member knows that an unsafe recovery discarded what it has
+//! applied, no round counts that began before.
 
 use super::coalesce::Coalescer;
 use crate::core::error::ReadError;
@@ -39,35 +40,47 @@ pub(crate) struct ReadBarrier(Coalescer<Result<LogId, ReadError>>);
 
 /// The newest round that succeeded, of one that leads or of another. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct NewestRound(Arc<Mutex<Option<Round>>>);
+pub(crate) struct NewestRound(Arc<Mutex<Kept>>);
 
-/// A state with `read` has everything that was acknowledged before `began`.
-#[derive(Clone, Copy)]
-struct Round {
-    began: Instant,
-    read: LogId,
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// When it began: the state here has everything that was acknowledged before.
+    began: Option<Instant>,
+    /// Rounds that began before this do not count.
+    forgotten: Option<Instant>,
 }
 
 impl NewestRound {
-    /// Does a round, and keeps it if it succeeds.
-    async fn of(
+    /// Does a round, and keeps it if it succeeds and the rounds are not forgotten meanwhile.
+    pub(super) async fn of(
         &self,
         round: impl Future<Output = Result<LogId, ReadError>>,
     ) -> Result<LogId, ReadError> {
         // Before it asks anybody: see the head of this file.
         let began = runtime::now();
         let read = round.await?;
-        let mut newest = self.0.lock();
-        if newest.is_none_or(|newest| newest.began < began) {
-            *newest = Some(Round { began, read });
+        let mut kept = self.0.lock();
+        if Some(began) > kept.began.max(kept.forgotten) {
+            kept.began = Some(began);
         }
         Ok(read)
     }
 
-    /// The entry of the newest round, if that began no longer than `most` before `now`.
-    pub(super) fn within(&self, most: Duration, now: Instant) -> Option<LogId> {
-        let newest = *self.0.lock();
-        newest.filter(|newest| now - newest.began <= most).map(|newest| newest.read)
+    /// Whether the newest round began no longer than `most` before `now`.
+    pub(super) fn within(&self, most: Duration, now: Instant) -> bool {
+        let kept = *self.0.lock();
+        kept.began.is_some_and(|began| now - began <= most)
+    }
+
+    /// What is applied here was discarded, as a leader's log shows: what an earlier round waited for is no
+    /// part of the cluster's log any more. A round that is under way does not count either.
+    ///
+    /// The story: a member was cut off while an operator discarded what it held. Back among the others it refused
+    /// their entries, and answered reads within a bound from the discarded state until the bound was over. A client
+    /// wrote on the condition of a version that by then was another write's.
+    pub(super) fn forget(&self) {
+        let mut kept = self.0.lock();
+        *kept = Kept { began: None, forgotten: Some(runtime::now()) };
     }
 }
 
@@ -78,15 +91,17 @@ struct Rounds {
     timeout: Duration,
     /// The leader, as another member asks it.
     indexes: ReadIndexes,
+    newest: NewestRound,
 }
 
 impl Rounds {
-    fn of(member: &LocalMember, timeout: Duration) -> Rounds {
+    fn of(member: &LocalMember, timeout: Duration, newest: &NewestRound) -> Rounds {
         Rounds {
             raft: member.raft.clone(),
             progress: member.progress.clone(),
             timeout,
             indexes: ReadIndexes::new(member.identity.clone(), member.addresses.clone()),
+            newest: newest.clone(),
         }
     }
 }
@@ -99,10 +114,10 @@ impl ReadBarrier {
         timeout: Duration,
         newest: &NewestRound,
     ) -> ReadBarrier {
-        let (rounds, newest) = (Arc::new(Rounds::of(member, timeout)), newest.clone());
+        let rounds = Arc::new(Rounds::of(member, timeout, newest));
         let lead = move || {
-            let (rounds, newest) = (rounds.clone(), newest.clone());
-            async move { newest.of(rounds.lead()).await }
+            let rounds = rounds.clone();
+            async move { rounds.newest.of(rounds.lead()).await }
         };
         ReadBarrier(Coalescer::start(Duration::ZERO, lead))
     }
@@ -113,10 +128,10 @@ impl ReadBarrier {
         timeout: Duration,
         newest: &NewestRound,
     ) -> ReadBarrier {
-        let (rounds, newest) = (Arc::new(Rounds::of(member, timeout)), newest.clone());
+        let rounds = Arc::new(Rounds::of(member, timeout, newest));
         let follow = move || {
-            let (rounds, newest) = (rounds.clone(), newest.clone());
-            async move { newest.of(rounds.follow()).await }
+            let rounds = rounds.clone();
+            async move { rounds.newest.of(rounds.follow()).await }
         };
         ReadBarrier(Coalescer::start(Duration::ZERO, follow))
     }
@@ -189,6 +204,9 @@ impl Rounds {
     /// `None`: it takes longer, or what is applied here contradicts the entry.
     async fn applied(&self, read: LogId, limit: Duration) -> Option<LogId> {
         let applied = runtime::timeout(limit, self.progress.wait_entry(read)).await;
+        if applied == Some(false) {
+            self.newest.forget();
+        }
         applied.filter(|holds| *holds).map(|_| read)
     }
 }
@@ -236,11 +254,11 @@ mod tests {
     async fn the_age_of_a_read_counts_from_the_beginning_of_the_round_that_it_relies_on() {
         let newest = NewestRound::default();
         let before = runtime::now();
-        assert_eq!(newest.within(Duration::MAX, before), None, "no round has succeeded");
+        assert!(!newest.within(Duration::MAX, before), "no round has succeeded");
         let ended = round(&newest, Ok(READ)).await;
         let now = runtime::now();
-        assert_eq!(newest.within(now - before, now), Some(READ));
-        assert_eq!(newest.within(now - ended, now), None, "it began before that");
+        assert!(newest.within(now - before, now));
+        assert!(!newest.within(now - ended, now), "it began before that");
     }
 
     #[tokio::test]
@@ -251,11 +269,35 @@ mod tests {
         let between = runtime::now();
         round(&newest, Err(ReadError::NoLeader)).await;
         let now = runtime::now();
-        assert_eq!(newest.within(now - before, now), Some(READ));
-        assert_eq!(newest.within(now - between, now), None);
-        let later = LogId { index: 9, ..READ };
-        round(&newest, Ok(later)).await;
+        assert!(newest.within(now - before, now));
+        assert!(!newest.within(now - between, now));
+        round(&newest, Ok(READ)).await;
         let now = runtime::now();
-        assert_eq!(newest.within(now - between, now), Some(later));
+        assert!(newest.within(now - between, now));
+    }
+
+    #[tokio::test]
+    async fn once_what_is_applied_is_known_to_be_discarded_only_later_rounds_count() {
+        let newest = NewestRound::default();
+        let counts = || newest.within(Duration::MAX, runtime::now());
+        round(&newest, Ok(READ)).await;
+        assert!(counts());
+        newest.forget();
+        assert!(!counts());
+        let under_way = async {
+            newest.forget();
+            Ok(READ)
+        };
+        newest.of(under_way).await.unwrap();
+        assert!(!counts(), "it began before that was known");
+        // The clock may be coarse.
+        let known = runtime::now();
+        while runtime::now() <= known {
+            tokio::task::yield_now().await;
+        }
+        round(&newest, Err(ReadError::NoLeader)).await;
+        assert!(!counts());
+        round(&newest, Ok(READ)).await;
+        assert!(counts());
     }
 }

@@ -223,6 +223,7 @@ fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -
         reconciler,
         append_capacity,
         barrier: barrier.clone(),
+        newest_round: newest_round.clone(),
         surveys,
         contradicted,
         requests: Arc::default(),

@@ -109,13 +109,6 @@ impl Progress {
             }
         }
     }
-
-    /// What [`Progress::wait_entry`] would return at once; `None` if it would wait.
-    pub(crate) fn has_entry(&self, entry: LogId) -> Option<bool> {
-        let mut watch = self.watch.clone();
-        let applied = *watch.borrow_and_update();
-        holds(entry, applied)
-    }
 }
 
 /// Whether what is applied holds the entry, or contradicts it; `None`: it has not come to it.
@@ -147,9 +140,6 @@ mod tests {
         assert_eq!(reached(id(3, 60)), Some(true));
         assert_eq!(reached(id(8, 70)), Some(false), "the leader of term 8 has another entry 70");
         assert_eq!(reached(id(8, 101)), None);
-        for entry in [id(5, 100), id(8, 70), id(8, 101)] {
-            assert_eq!(progress.has_entry(entry), reached(entry), "{entry}");
-        }
         // A snapshot of that leader.
         progress.publish(&Image::default(), Some(id(8, 120)));
         assert_eq!(reached(id(8, 101)), Some(true));

@@ -123,6 +123,11 @@ impl SnapshotReceiver {
             .map_or(Ok(()), |reason| Err(Status::failed_precondition(reason.clone())))
     }
 
+    /// Whether a leader sent a snapshot of a history that lacks what is applied here.
+    pub(crate) fn is_contradicted(&self) -> bool {
+        self.contradicted.get().is_some()
+    }
+
     /// Resumes a transfer, or begins it; `leads`: whether this member knows no later leader than the
     /// sender. Returns the last key that has arrived, empty if none has.
     /// `None`: this member already holds everything through the snapshot's last entry.

@@ -1,7 +1,7 @@
 //! Appends: what an append must pass before openraft gets it, one request or a stream of them.
 //!
 //! What holds here: a member appends only in its own term, and entries that contradict what is applied
-//! here are refused.
+//! here are refused. From then on no read relies on an earlier round.
 
 use super::{Answered, PeerService, stopped};
 use crate::core::error::Malformed;
@@ -69,6 +69,7 @@ impl PeerService {
                     "a leader sends entry {id} where this member has applied {held}: what it holds was discarded with \
                      `cairn unsafe-recovery`; keep its data directory if that matters, and give it an empty one"
                 );
+                self.newest_round.forget();
                 if !self.contradicted.swap(true, Ordering::SeqCst) {
                     tracing::error!(node = %self.member.identity.id(), reason);
                 }

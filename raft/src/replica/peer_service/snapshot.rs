@@ -1,6 +1,7 @@
 //! Snapshots: where a copy goes on, its pieces, and its end.
 //!
-//! What holds here: a deposed leader installs nothing; it is told this member's higher vote.
+//! What holds here: a deposed leader installs nothing; it is told this member's higher vote. Once a
+//! snapshot contradicts what is applied here, no read relies on an earlier round.
 
 use super::{Answered, PeerService, stopped};
 use crate::core::error::Malformed;
@@ -15,6 +16,14 @@ impl PeerService {
     /// The answer to a snapshot message of a deposed leader: this member's higher vote.
     fn overtaken(&self, vote: &Vote) -> Option<Vote> {
         Some(self.own_vote()).filter(|own| own > vote)
+    }
+
+    /// What the receiver says to a snapshot message.
+    fn received<T>(&self, received: Result<T, Status>) -> Result<T, Status> {
+        if received.is_err() && self.member.receiver.is_contradicted() {
+            self.newest_round.forget();
+        }
+        received
     }
 
     /// The sender and vote of a snapshot message.
@@ -49,7 +58,8 @@ impl PeerService {
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match self.member.receiver.offset(last, || self.overtaken(&vote).is_none()).await? {
+                let leads = || self.overtaken(&vote).is_none();
+                match self.received(self.member.receiver.offset(last, leads).await)? {
                     None => answer.already_applied = true,
                     Some(last_key) => answer.last_key = last_key,
                 }
@@ -74,7 +84,8 @@ impl PeerService {
             None => {
                 let leads = || self.overtaken(&vote).is_none();
                 let receiver = &self.member.receiver;
-                (vote, receiver.chunk(last, request.after, request.items, leads).await?)
+                let taken = receiver.chunk(last, request.after, request.items, leads).await;
+                (vote, self.received(taken)?)
             }
         };
         Ok(proto::SnapshotChunkResponse {
@@ -97,14 +108,11 @@ impl PeerService {
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match self
-                    .member
-                    .receiver
-                    .finish(last, meta, request.last_key, request.machine, || {
-                        self.overtaken(&vote).is_none()
-                    })
-                    .await?
-                {
+                let leads = || self.overtaken(&vote).is_none();
+                let receiver = &self.member.receiver;
+                let (last_key, machine) = (request.last_key, request.machine);
+                let finished = receiver.finish(last, meta, last_key, machine, leads).await;
+                match self.received(finished)? {
                     None => vote,
                     Some(snapshot) => {
                         tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");

@@ -129,14 +129,18 @@ async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
     while replica.status().applied.is_none_or(|applied| applied.index < 1) {
         tokio::task::yield_now().await;
     }
+    let newest_round = &replica.inner.newest_round;
     for contradicting in [
         append(3, Some((2, 0)), vec![blank(3, 1), blank(3, 2)]),
         append(3, Some((3, 1)), vec![blank(3, 2)]),
     ] {
+        keep_a_round(newest_round).await;
         let refused = service.append_one(Remote::default(), contradicting).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert!(refused.message().contains("cairn unsafe-recovery"), "{refused}");
+        assert!(!counts(newest_round), "a read within a bound relies on what was discarded");
     }
+    keep_a_round(newest_round).await;
     let answer =
         service.append_one(Remote::default(), append(1, None, vec![blank(1, 0)])).await.unwrap();
     assert!(
@@ -148,6 +152,32 @@ async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
         .await
         .unwrap();
     assert_eq!(replica.status().last_log, Some(LogId { term: 3, index: 2 }));
+    assert!(counts(newest_round), "neither contradicts what is applied");
+    let offset = |term, last: (u64, u64)| proto::SnapshotOffsetRequest {
+        envelope: envelope(),
+        vote: Some(Vote { term, node_id: other().as_u64(), committed: true }),
+        meta: Some(proto::SnapshotMeta {
+            last_log_id: Some(proto::LogId { term: last.0, index: last.1 }),
+            ..Default::default()
+        }),
+    };
+    service.snapshot_offset(Remote::default(), offset(3, (3, 90))).await.unwrap();
+    assert!(counts(newest_round));
+    let refused = service.snapshot_offset(Remote::default(), offset(3, (1, 9))).await.unwrap_err();
+    assert!(refused.message().contains("entry 1-9 "), "{refused}");
+    assert!(!counts(newest_round), "a snapshot tells it, too");
+}
+
+/// Until a round counts: not one that began when the last ones were forgotten.
+async fn keep_a_round(newest: &NewestRound) {
+    while !counts(newest) {
+        newest.of(async { Ok(LogId::default()) }).await.unwrap();
+    }
+}
+
+/// Whether reads within a bound rely on a round.
+fn counts(newest: &NewestRound) -> bool {
+    newest.within(Duration::MAX, runtime::now())
 }
 
 #[tokio::test(flavor = "multi_thread")]
