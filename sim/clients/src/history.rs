@@ -83,6 +83,8 @@ pub enum Action {
     BoundedGet(Key, u64),
     /// Several keys at one index.
     GetMany(Vec<Key>),
+    /// Several keys at one index, of a state that lacks nothing acknowledged so many milliseconds before, as above.
+    BoundedGetMany(Vec<Key>, u64),
     /// One key's version.
     Version(Key),
     /// A page.
@@ -190,7 +192,10 @@ impl Record {
                 Action::Get(key) | Action::StaleGet(key) | Action::BoundedGet(key, _),
                 Outcome::Found(Some((value, version))),
             ) => vec![(*key, *value, *version)],
-            (Action::GetMany(keys), Outcome::FoundMany(found, _)) => {
+            (
+                Action::GetMany(keys) | Action::BoundedGetMany(keys, _),
+                Outcome::FoundMany(found, _),
+            ) => {
                 let found = keys.iter().zip(found);
                 found
                     .filter_map(|(key, found)| found.map(|(value, version)| (*key, value, version)))

@@ -35,7 +35,7 @@ use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_clients::Violation;
 use cairn_clients::check::{acknowledged, bounded, linearizable, position, provenance};
-use cairn_clients::history::{History, Outcome};
+use cairn_clients::history::{Action, History, Outcome};
 use cairn_clients::workload::Recorder;
 use cairn_engine::Mode;
 use madsim::runtime::NodeHandle;
@@ -383,7 +383,7 @@ fn judge(
 /// What must hold for reads beside one order of all.
 fn reads(cluster: &Cluster, history: &History) -> Vec<Violation> {
     let mut found = bounded::check(history, cluster.plan.clock_skew);
-    found.extend(position::check(history));
+    found.extend(position::check(history, cluster.plan.clock_skew));
     found
 }
 
@@ -392,6 +392,12 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
     let mut report = Report::empty(cluster.plan.seed, cluster.plan.mode);
     for record in history.records() {
         let kind = match record.outcome {
+            Outcome::Found(_) if matches!(record.action, Action::BoundedGet(..)) => {
+                "gets within a bound"
+            }
+            Outcome::FoundMany(..) if matches!(record.action, Action::BoundedGetMany(..)) => {
+                "gets of several keys within a bound"
+            }
             Outcome::Applied { .. } => "writes applied",
             Outcome::ConditionFailed { .. } => "conditions failed",
             Outcome::Found(_) => "gets",
@@ -403,6 +409,8 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
         };
         *report.outcomes.entry(kind).or_default() += 1;
     }
+    let relied = u64::try_from(position::by_an_earlier_barrier(history)).unwrap_or(u64::MAX);
+    report.outcomes.insert("gets of several keys by an earlier barrier", relied);
     for machine in &cluster.machines {
         let stats = machine.disk.stats();
         cluster.trace.event(format!(

@@ -6,7 +6,9 @@
 //! excuses a key that is absent if it deletes.
 
 use crate::Violation;
-use crate::history::{Action, Change, History, Key, Outcome, Record, Version, WriteOperation};
+use crate::history::{
+    Action, Change, History, Key, Outcome, Record, Value, Version, WriteOperation,
+};
 
 /// The property's name.
 pub const NAME: &str = "a bounded read is no older than its bound";
@@ -27,20 +29,41 @@ pub fn check(history: &History, slow_ppm: u32) -> Vec<Violation> {
 
 /// What the read lacks, if it lacks something.
 fn older(read: &Record, records: &[&Record], slow_ppm: u32) -> Option<String> {
-    let (Action::BoundedGet(key, most_ms), Outcome::Found(found)) = (&read.action, &read.outcome)
-    else {
-        return None;
-    };
+    match (&read.action, &read.outcome) {
+        (Action::BoundedGet(key, most_ms), Outcome::Found(found)) => {
+            lacks(read, *key, *found, horizon(read, *most_ms, slow_ppm)?, records)
+        }
+        (Action::BoundedGetMany(keys, most_ms), Outcome::FoundMany(found, _)) => {
+            let horizon = horizon(read, *most_ms, slow_ppm)?;
+            let mut found = keys.iter().zip(found);
+            found.find_map(|(key, found)| lacks(read, *key, *found, horizon, records))
+        }
+        _ => None,
+    }
+}
+
+/// A read within this bound lacks nothing that was acknowledged before this time; `None` if the run had not begun.
+pub(super) fn horizon(read: &Record, most_ms: u64, slow_ppm: u32) -> Option<u64> {
     let rate = TRUE_RATE.saturating_sub(u64::from(slow_ppm)).max(1);
     let most = most_ms.saturating_mul(NS_PER_MS).saturating_mul(TRUE_RATE) / rate;
-    let horizon = read.invoked.checked_sub(most)?;
+    read.invoked.checked_sub(most)
+}
+
+/// The write that what was `found` of a key lacks, if it is older than what was acknowledged before `horizon`.
+fn lacks(
+    read: &Record,
+    key: Key,
+    found: Option<(Value, Version)>,
+    horizon: u64,
+    records: &[&Record],
+) -> Option<String> {
     let early = records.iter().filter(|record| record.returned < horizon);
-    let early = early.filter_map(|record| Some((changed(record, *key)?, record)));
+    let early = early.filter_map(|record| Some((changed(record, key)?, record)));
     let ((index, change), write) = early.max_by_key(|((index, _), _)| *index)?;
     let fine = match (found, change) {
-        (Some((_, version)), Change::Put(_)) => *version >= index,
-        (Some((_, version)), _) => *version > index,
-        (None, Change::Put(_)) => records.iter().any(|one| may_delete(one, *key, index, read)),
+        (Some((_, version)), Change::Put(_)) => version >= index,
+        (Some((_, version)), _) => version > index,
+        (None, Change::Put(_)) => records.iter().any(|one| may_delete(one, key, index, read)),
         (None, _) => true,
     };
     (!fine).then(|| format!("{read} lacks {write}"))
@@ -75,7 +98,7 @@ fn may_delete(record: &Record, key: Key, behind: Version, read: &Record) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Condition, Value};
+    use crate::history::Condition;
 
     fn write(invoked_ms: u64, change: Change, index: Option<Version>) -> Record {
         let outcome = match index {
@@ -111,6 +134,13 @@ mod tests {
         assert!(!is_fine(&two, read(3252, old()), 200_000));
         assert!(is_fine(&two, read(500, None), 0));
         assert!(!is_fine(&two, read(1500, None), 0));
+        let many = |found| Record {
+            action: Action::BoundedGetMany(vec![3, 0], 1000),
+            outcome: Outcome::FoundMany(vec![None, found], 9),
+            ..read(3002, None)
+        };
+        assert!(!is_fine(&two, many(old()), 0), "one of several keys");
+        assert!(is_fine(&two, many(Some((2, 6))), 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | `linearizable` | every answer fits one order of all requests that respects real time |
 //! | `provenance` | every value read was written, under one version, before the read ended |
 //! | `bounded` | a read within a bound lacks nothing that was acknowledged before it |
-//! | `position` | a read of several keys has everything acknowledged before it, and nothing of later |
+//! | `position` | a read of several keys has everything acknowledged before it, or its bound, and nothing of later |
 //! | `acknowledged` | an acknowledged write is there at the end, or a later write replaced it |
 //! | `state` | a state that a member sent has of each key what the last write up to its index left |
 //!

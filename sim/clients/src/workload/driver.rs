@@ -138,6 +138,11 @@ impl Recorder {
                 let keys = keys.iter().map(|key| encode_key(group, *key));
                 self.get_many(client.get_many(keys).await)
             }
+            Action::BoundedGetMany(keys, most) => {
+                let old = client.with_max_staleness(Duration::from_millis(*most));
+                let keys = keys.iter().map(|key| encode_key(group, *key));
+                self.get_many(old.get_many(keys).await)
+            }
             Action::Version(key) => match client.version(encode_key(group, *key)).await {
                 Ok(found) => Outcome::FoundVersion(found.map(u64::from)),
                 Err(error) => self.no_effect(&error),

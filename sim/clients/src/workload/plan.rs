@@ -91,15 +91,14 @@ impl Generator {
         if self.rng.random_range(0..100) < self.profile.write_percent {
             return (group, Action::Write(self.write(group, key)));
         }
-        let action = match self.rng.random_range(0..13) {
+        let action = match self.rng.random_range(0..14) {
             0..=4 => Action::Get(key),
             5 => Action::Version(key),
             6..=8 => Action::List(self.page()),
-            9..=10 => {
-                Action::GetMany((0..self.rng.random_range(2..=4)).map(|_| self.key()).collect())
-            }
+            9..=10 => Action::GetMany(self.keys()),
             11 if self.profile.stale_reads => Action::StaleGet(key),
             12 if self.profile.stale_reads => Action::BoundedGet(key, self.age()),
+            13 if self.profile.stale_reads => Action::BoundedGetMany(self.keys(), self.age()),
             _ => Action::Get(key),
         };
         (group, action)
@@ -113,6 +112,10 @@ impl Generator {
 
     fn key(&mut self) -> Key {
         self.rng.random_range(0..GROUP_KEYS)
+    }
+
+    fn keys(&mut self) -> Vec<Key> {
+        (0..self.rng.random_range(2..=4)).map(|_| self.key()).collect()
     }
 
     /// Milliseconds: less than an election takes, about as long, and longer.
@@ -221,7 +224,7 @@ mod tests {
             (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
         let mut values = std::collections::BTreeSet::new();
         let (mut batches, mut lists, mut deletes) = (0, 0, 0);
-        let (mut many, mut bounded) = (0, 0);
+        let (mut many, mut bounded, mut bounded_many) = (0, 0, 0);
         for action in &all {
             match action {
                 Action::Write(operations) => {
@@ -237,9 +240,11 @@ mod tests {
                 Action::List(_) => lists += 1,
                 Action::GetMany(_) => many += 1,
                 Action::BoundedGet(..) => bounded += 1,
+                Action::BoundedGetMany(..) => bounded_many += 1,
                 Action::Get(_) | Action::StaleGet(_) | Action::Version(_) => {}
             }
         }
-        assert!(batches > 10 && lists > 10 && deletes > 10 && many > 10 && bounded > 10);
+        assert!(batches > 10 && lists > 10 && deletes > 10 && many > 10);
+        assert!(bounded > 5 && bounded_many > 5);
     }
 }

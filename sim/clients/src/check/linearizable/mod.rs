@@ -76,7 +76,8 @@ fn explain<'a>(
 /// nothing, a failed request did nothing.
 fn matters(record: &Record) -> bool {
     match (&record.action, &record.outcome) {
-        (Action::StaleGet(_) | Action::BoundedGet(..), _) | (_, Outcome::NoEffect) => false,
+        (Action::StaleGet(_) | Action::BoundedGet(..) | Action::BoundedGetMany(..), _)
+        | (_, Outcome::NoEffect) => false,
         (Action::Write(_), _) => true,
         (_, outcome) => *outcome != Outcome::Unknown,
     }
@@ -99,7 +100,9 @@ fn keys_of(record: &Record) -> Keys {
         | Action::StaleGet(key)
         | Action::BoundedGet(key, _)
         | Action::Version(key) => 1 << key,
-        Action::GetMany(asked) => asked.iter().fold(0, |keys, key| keys | 1 << *key),
+        Action::GetMany(asked) | Action::BoundedGetMany(asked, _) => {
+            asked.iter().fold(0, |keys, key| keys | 1 << *key)
+        }
         Action::List(_) => Keys::MAX,
     }
 }
