@@ -113,14 +113,16 @@ pub enum Error {
 
     /// The request has more operations or keys, or more bytes of keys and values, than the limit; or its
     /// answer would have.
-    #[error("request too large: {actual} {unit}, the limit is {limit} {unit}")]
+    #[error("{}", describe_request(*actual, *limit, unit, message))]
     RequestTooLarge {
         /// What is counted: `operations`, `keys` or `bytes`.
         unit: &'static str,
         /// The limit.
         limit: u64,
-        /// The size of the request.
+        /// The size of the request, or of its answer.
         actual: u64,
+        /// The server's message: what is too large, and the way out. Empty if the request was not sent.
+        message: String,
     },
 
     /// The key exists, but the node that was asked could not read its value intact.
@@ -195,6 +197,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same, told by a server of a request with `count` of `unit`: its answer has numbers without a unit, and
+    /// a size that is not this count is one of bytes.
+    pub(crate) fn of_counted(self, unit: &'static str, count: usize) -> Error {
+        match self {
+            Error::RequestTooLarge { limit, actual, message, .. } if actual == count as u64 => {
+                Error::RequestTooLarge { unit, limit, actual, message }
+            }
+            error => error,
+        }
+    }
+
     /// The error of one endpoint that could not serve the request.
     pub(crate) fn unavailable(endpoint: &str, why: impl Into<Why>) -> Error {
         Error::unavailable_at(vec![endpoint.to_owned()], why)
@@ -261,6 +274,13 @@ fn describe_value(key: &Bytes) -> String {
         return "a value".to_owned();
     }
     format!("the value of key `{}`", key.escape_ascii())
+}
+
+fn describe_request(actual: u64, limit: u64, unit: &str, message: &str) -> String {
+    match message {
+        "" => format!("request too large: {actual} {unit}, the limit is {limit} {unit}"),
+        said => format!("request too large: {said}"),
+    }
 }
 
 fn describe_key(limit: u64, actual: u64) -> String {

@@ -76,10 +76,12 @@ impl Failure {
                 limit: detail.limit,
                 actual: detail.actual,
             }),
+            // The unit is corrected where the request is known: `Error::of_counted`.
             Reason::RequestTooLarge => Failure::Refused(Error::RequestTooLarge {
-                unit: if detail.limit <= u64::from(u16::MAX) { "operations" } else { "bytes" },
+                unit: "bytes",
                 limit: detail.limit,
                 actual: detail.actual,
+                message: said(),
             }),
             Reason::Unauthenticated => Failure::Refused(Error::Unauthenticated { message: said() }),
             Reason::PermissionDenied => {

@@ -79,7 +79,7 @@ pub(crate) fn check_operations(
 fn check_total(unit: &'static str, limit: u32, actual: u64) -> Result<(), Error> {
     let limit = u64::from(limit);
     if actual > limit {
-        return Err(Error::RequestTooLarge { unit, limit, actual });
+        return Err(Error::RequestTooLarge { unit, limit, actual, message: String::new() });
     }
     Ok(())
 }
@@ -97,6 +97,10 @@ mod tests {
         max_request_bytes: 20,
     };
 
+    fn too_large(unit: &'static str, limit: u64, actual: u64) -> Error {
+        Error::RequestTooLarge { unit, limit, actual, message: String::new() }
+    }
+
     fn puts(sizes: &[(usize, usize)]) -> Vec<proto::Operation> {
         let put = |(key, value): &(usize, usize)| {
             put(vec![1; *key].into(), vec![2; *value].into(), Condition::None)
@@ -113,9 +117,9 @@ mod tests {
         assert_eq!(check_operations(Some(LIMITS), &[long]), Ok(()), "put under a higher limit");
         assert_eq!(check(&[(0, 0)]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
         assert_eq!(check(&[(1, 9)]), Err(Error::ValueTooLarge { limit: 8, actual: 9 }));
-        let too_many = Error::RequestTooLarge { unit: "operations", limit: 3, actual: 4 };
+        let too_many = too_large("operations", 3, 4);
         assert_eq!(check(&[(1, 0), (1, 0), (1, 0), (1, 0)]), Err(too_many));
-        let too_long = Error::RequestTooLarge { unit: "bytes", limit: 20, actual: 21 };
+        let too_long = too_large("bytes", 20, 21);
         assert_eq!(check(&[(4, 8), (4, 5)]), Err(too_long));
     }
 
@@ -127,10 +131,10 @@ mod tests {
         };
         assert_eq!(check(&[1, 5, 14]), Ok(()), "put under a higher limit");
         assert!(matches!(check(&[]), Err(Error::InvalidRequest(_))));
-        let too_many = Error::RequestTooLarge { unit: "keys", limit: 3, actual: 4 };
+        let too_many = too_large("keys", 3, 4);
         assert_eq!(check(&[1, 1, 1, 1]), Err(too_many));
         assert_eq!(check(&[1, 0]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
-        let too_long = Error::RequestTooLarge { unit: "bytes", limit: 20, actual: 21 };
+        let too_long = too_large("bytes", 20, 21);
         assert_eq!(check(&[10, 11]), Err(too_long));
     }
 

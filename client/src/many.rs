@@ -72,7 +72,8 @@ impl Client {
         let message = || proto::GetManyRequest { keys: keys.clone(), max_stale_ms, version_only };
         let call =
             |stub: Stub, request, timeout| async move { stub.get_many(request, timeout).await };
-        let answer = client.read(target, message, call).await?;
+        let answer = client.read(target, message, call).await;
+        let answer = answer.map_err(|error| error.of_counted("keys", keys.len()))?;
         let Some(at) = answer.at.filter(|_| answer.items.len() == keys.len()) else {
             let (asked, told) = (keys.len(), answer.items.len());
             return Err(Error::InvalidRequest(format!(

@@ -200,7 +200,9 @@ impl Write {
                     self.in_doubt = Some(error.to_string().into());
                     return Err(error.clone());
                 }
-                Failure::Refused(error) => return Err(self.refused(error.clone())),
+                Failure::Refused(error) => {
+                    return Err(error.clone().of_counted("operations", self.operations.len()));
+                }
                 // If an earlier attempt is in doubt, its result may still become known when there
                 // is space again.
                 Failure::Full(retry_after, why) if self.in_doubt.is_none() => {
@@ -248,17 +250,6 @@ impl Write {
         Ok(())
     }
 
-    /// The server's refusal, completed with what only the client knows.
-    fn refused(&self, error: Error) -> Error {
-        match error {
-            Error::RequestTooLarge { limit, actual, .. }
-                if actual == self.operations.len() as u64 =>
-            {
-                Error::RequestTooLarge { unit: "operations", limit, actual }
-            }
-            error => error,
-        }
-    }
     fn condition_failed(&self, response: &proto::WriteResponse) -> Error {
         let failed = self.operations.iter().zip(&response.results).enumerate();
         let failed = failed.filter(|(_, (_, result))| !result.condition_held).map(

@@ -185,7 +185,8 @@ mod tests {
         let full =
             Error::StorageFull { retry_after: std::time::Duration::ZERO, why: "full".to_owned() };
         assert_eq!(of(full), (ErrorKind::StorageFull, true));
-        let large = Error::RequestTooLarge { unit: "operations", limit: 128, actual: 129 };
+        let message = String::new();
+        let large = Error::RequestTooLarge { unit: "operations", limit: 128, actual: 129, message };
         assert_eq!(of(large), (ErrorKind::TooLarge, false));
         assert_eq!(of(Error::InvalidOptions("none".to_owned())), (ErrorKind::Invalid, false));
         assert_eq!(of(Error::Refused { message: "no".to_owned() }), (ErrorKind::Refused, false));

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::fake::{Cluster, Node, Step, not_leader, options, refuse};
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::{Bytes, Client, Error, ListOptions, ReadFrom};
+use cairn_client::{Bytes, Client, Error, ListOptions, ReadFrom, proto};
 use futures::TryStreamExt;
 
 /// A node, and a client that has put `a/1` to `a/5`.
@@ -47,7 +47,8 @@ async fn more_keys_than_a_node_answers_are_refused_before_they_are_sent() {
     let node = Node::start(&Cluster::new("test")).await;
     let client = options(&[&node]).build().unwrap();
     let keys: Vec<String> = (0..9).map(|key| key.to_string()).collect();
-    let too_many = Error::RequestTooLarge { unit: "keys", limit: 8, actual: 9 };
+    let too_many =
+        Error::RequestTooLarge { unit: "keys", limit: 8, actual: 9, message: String::new() };
     assert_eq!(client.get_many(keys).await, Err(too_many));
     let none: [&str; 0] = [];
     assert!(matches!(client.get_many(none).await, Err(Error::InvalidRequest(_))));
@@ -71,6 +72,29 @@ async fn a_get_of_many_goes_to_a_node_that_knows_it_and_fails_by_name_where_none
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     assert!(error.to_string().contains("earlier release") && !error.is_transient(), "{error}");
     assert!(client.get("a").await.unwrap().is_some(), "other reads go on");
+}
+
+/// The story: a server's refusal has numbers without a unit. The client took each limit below 64 Ki for one of
+/// operations, also that of the values of one answer, and dropped the server's advice.
+#[tokio::test]
+async fn a_refusal_of_too_much_counts_what_was_asked_for_and_tells_the_servers_words() {
+    let (node, client) = filled().await;
+    let reason = Reason::RequestTooLarge as i32;
+    for (actual, unit) in [(2500, "bytes"), (2, "keys")] {
+        let detail = proto::ErrorDetail { reason, limit: 1, actual, ..Default::default() };
+        node.plays([Step::Refuse(detail)]);
+        let error = client.get_many(["a/1", "a/2"]).await.unwrap_err();
+        let message = "refused".to_owned();
+        assert_eq!(error, Error::RequestTooLarge { unit, limit: 1, actual, message });
+        assert_eq!(error.to_string(), "request too large: refused");
+    }
+    for (actual, unit) in [(2500, "bytes"), (1, "operations")] {
+        let detail = proto::ErrorDetail { reason, limit: 0, actual, ..Default::default() };
+        node.plays([Step::Refuse(detail)]);
+        let error = client.put("a/1", "1").await.unwrap_err();
+        let message = "refused".to_owned();
+        assert_eq!(error, Error::RequestTooLarge { unit, limit: 0, actual, message });
+    }
 }
 
 /// The story: of three members one was upgraded. A client asked the leader, then the other old member, then the

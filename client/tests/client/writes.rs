@@ -310,7 +310,8 @@ async fn a_request_over_a_limit_is_refused_before_it_is_sent() {
         Err(Error::InvalidKey { limit: 64, actual: 65 })
     );
     let batch = (0..9).fold(client.batch(), |batch, i| batch.delete(vec![i]));
-    let too_large = Error::RequestTooLarge { unit: "operations", limit: 8, actual: 9 };
+    let message = String::new();
+    let too_large = Error::RequestTooLarge { unit: "operations", limit: 8, actual: 9, message };
     assert_eq!(batch.commit().await, Err(too_large));
     assert!(matches!(client.batch().commit().await, Err(Error::InvalidRequest(_))));
     assert!(node.writes.lock().unwrap().is_empty());
