@@ -141,7 +141,7 @@ pub struct HistoryStatus {
     pub oldest: Option<(u64, u64)>,
     /// The entries behind it.
     pub entries: u64,
-    /// The bytes of keys and values that the log keeps for them.
+    /// The bytes of keys and values that the log keeps for them, and of the keys of ranges that they deleted.
     pub bytes: u64,
     /// The time since the node applied the first of them, at most; zero if there is none.
     #[cfg_attr(feature = "serde", serde(rename = "age_ms", serialize_with = "json::millis"))]

@@ -37,7 +37,7 @@ mod storage;
 mod transport;
 
 pub use crate::core::command::{
-    Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome,
+    Command, Condition, Operation, OperationResult, RANGE_KEYS_MAX, Session, Version, WriteOutcome,
 };
 pub use crate::core::config::ReplicaConfig;
 pub use crate::core::error::{Error, HistoryError, ReadError, WriteError};

@@ -126,6 +126,17 @@ impl Keys {
         self.map.range(from, false).filter_map(pair)
     }
 
+    /// Every key from `start` on and before `end`, with its entry, in order. An empty `end` is behind
+    /// every key.
+    pub(crate) fn iter_between(
+        &self,
+        start: &[u8],
+        end: &[u8],
+    ) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        let items = self.map.range(Bound::Included(start), false);
+        items.take_while(move |item| end.is_empty() || item.key() < end).filter_map(pair)
+    }
+
     /// Frees what nobody else shares, in pieces of less than a millisecond.
     pub(crate) async fn drop_in_pieces(self) {
         if let Some(remains) = self.drop_first_piece() {
@@ -277,6 +288,24 @@ mod tests {
         keys.remove(b"ab");
         keys.remove(b"missing");
         assert_eq!((keys.live_bytes(), keys.len()), (6, 1));
+    }
+
+    #[test]
+    fn a_range_has_its_start_and_not_its_end_and_an_empty_end_is_behind_every_key() {
+        let mut keys = Keys::default();
+        for key in [&b"a"[..], b"b", b"b\xff", b"c", b"\xff\xff"] {
+            keys.insert(key, entry(1));
+        }
+        let between = |start: &[u8], end: &[u8]| {
+            keys.iter_between(start, end).map(|(key, _)| key.to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(between(b"b", b"c"), [&b"b"[..], b"b\xff"]);
+        assert_eq!(between(b"", b"b"), [b"a"]);
+        assert_eq!(between(b"c", b""), [&b"c"[..], b"\xff\xff"]);
+        assert_eq!(between(b"", b"").len(), keys.len());
+        for (start, end) in [(&b"b"[..], &b"b"[..]), (b"c", b"a"), (b"d", b"e")] {
+            assert!(between(start, end).is_empty(), "{start:?}..{end:?}");
+        }
     }
 
     proptest! {

@@ -91,6 +91,16 @@ impl View {
         self.pin.keys.iter_after(after)
     }
 
+    /// Every key from `start` on and before `end`, with its state, in order; no I/O. An empty `end` is
+    /// behind every key.
+    pub fn entries_between(
+        &self,
+        start: &[u8],
+        end: &[u8],
+    ) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        self.pin.keys.iter_between(start, end)
+    }
+
     /// A page of keys; no I/O.
     pub fn list(&self, query: &ListQuery) -> ListPage {
         self.pin.keys.list(query)

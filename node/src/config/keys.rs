@@ -201,7 +201,8 @@ pub(crate) const KEYS: &[Key] = &[
                 there are keys if these are more"),
     key("watch.retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
         .means("changes that can be told to those who follow them, in bytes of the log, which waits for them, also beyond \
-                storage.log_retain_bytes; bounded by an eighth of the data area, and by storage.log_retain_entries"),
+                storage.log_retain_bytes, and of the keys of deleted ranges, 64 MiB of these at most; bounded by an eighth of the \
+                data area, and by storage.log_retain_entries"),
     key("watch.retain_time", Period(1), "1h").means("time for which changes can be told to those who follow them"),
     key("threads.clients", IntegerOrAuto(0, 64), "auto")
         .means("threads that serve client connections, beside the thread that replicates and stores; 0: that thread serves them too; \

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How much of the history of changes is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// Changes to keep, in bytes of the log.
+    /// Changes to keep, in bytes of the log and of the keys of deleted ranges.
     pub retain_bytes: u64,
     /// For how long they are kept.
     pub retain_time: Duration,

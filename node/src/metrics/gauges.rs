@@ -204,7 +204,7 @@ impl NodeGauges {
         out.gauge("history_oldest_index", oldest_help, oldest)?;
         let entries_help = "Log entries whose changes can be told";
         out.gauge("history_entries", entries_help, history.entries)?;
-        let bytes_help = "Bytes of keys and values that the log keeps for these changes";
+        let bytes_help = "Bytes in the log of these changes, and of the keys of deleted ranges";
         out.bytes("history", bytes_help, history.bytes)?;
         let age_help = "Time since the oldest of these changes was applied, at most";
         out.seconds("history_age", age_help, history.age)

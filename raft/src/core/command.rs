@@ -1,8 +1,9 @@
 //! What a client can ask the state machine to do, and what it answers.
 //!
-//! What holds here: conditions, `existed` and `version` see the state before the command; if every
-//! condition holds, the changes are applied in order, all of them, with the entry's index as
-//! version; else none.
+//! What holds here: conditions, `existed` and `version` see the state before the command, and so does a
+//! range: it names keys of that state; if every condition holds, the changes are applied in order, all of
+//! them, with the entry's index as version; else none. What a range deletes at most is a part of the
+//! command: members with other settings delete the same keys.
 
 pub use super::proto::OperationResult;
 use bytes::Bytes;
@@ -10,6 +11,10 @@ use cairn_engine::{LogId, Value};
 
 /// The version of a key: the index of the entry that last put it.
 pub type Version = u64;
+
+/// The most keys of a range that one command deletes: an entry is applied in one piece, while nobody else
+/// is served.
+pub const RANGE_KEYS_MAX: u32 = 4096;
 
 /// An atomic write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +34,15 @@ impl Command {
         self.operations
             .iter()
             .map(|operation| {
-                (operation.key().len() + operation.value().map_or(0, |value| value.bytes().len()))
-                    as u64
+                let value = operation.value().map_or(0, |value| value.bytes().len());
+                (operation.key().len() + operation.end().map_or(0, Bytes::len) + value) as u64
             })
             .sum()
+    }
+
+    /// Whether it deletes a range.
+    pub fn has_range(&self) -> bool {
+        self.operations.iter().any(|operation| matches!(operation, Operation::DeleteRange { .. }))
     }
 }
 
@@ -77,15 +87,36 @@ pub enum Operation {
         /// What must hold before.
         condition: Condition,
     },
+    /// Removes the first keys of a range. Beside it there are only checks, and there is one at most: so
+    /// what a command does is bounded.
+    DeleteRange {
+        /// The first key that may be in it; may be empty.
+        start: Bytes,
+        /// The first key behind it; empty: it has the last key.
+        end: Bytes,
+        /// At most so many keys are removed, 1 to [`RANGE_KEYS_MAX`].
+        most: u32,
+        /// If the range has more keys than that, the operation does not hold, and nothing is changed.
+        whole: bool,
+    },
 }
 
 impl Operation {
-    /// The key that it is about.
+    /// The key that it is about, or where its range begins.
     pub fn key(&self) -> &Bytes {
         match self {
             Operation::Put { key, .. }
             | Operation::Delete { key, .. }
             | Operation::Check { key, .. } => key,
+            Operation::DeleteRange { start, .. } => start,
+        }
+    }
+
+    /// Where its range ends.
+    pub fn end(&self) -> Option<&Bytes> {
+        match self {
+            Operation::DeleteRange { end, .. } => Some(end),
+            _ => None,
         }
     }
 

@@ -36,7 +36,8 @@ pub struct ReplicaConfig {
     /// At most about this many applied entries are kept.
     pub log_retain_entries: u64,
     /// Changes of about this many bytes in the log can be told to those who follow them; at most an
-    /// eighth of the data area, and of no more entries than the log keeps beside so many keys.
+    /// eighth of the data area, and of no more entries than the log keeps beside so many keys. The keys
+    /// of deleted ranges count like bytes of the log.
     pub history_retain_bytes: u64,
     /// They can be told for about this long.
     pub history_retain_time: Duration,

@@ -52,6 +52,19 @@ pub enum WriteError {
     /// The command breaks a limit. Nothing was proposed.
     #[error("{0}")]
     Invalid(String),
+    /// A build of the cluster's version may not be able to read the command. Nothing was proposed.
+    #[error(
+        "the cluster's version is {cluster}, and {what} needs {needed}: run a release of that version on every member, then \
+             `cairn upgrade finish`"
+    )]
+    NeedsVersion {
+        /// What the command asks for.
+        what: &'static str,
+        /// The cluster's version, as far as the log is applied here.
+        cluster: u32,
+        /// The version that it needs.
+        needed: u32,
+    },
     /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),

@@ -18,14 +18,14 @@ pub(crate) const FIRST: u32 = 1;
 #[cfg(not(feature = "next-version"))]
 macro_rules! version {
     () => {
-        2
+        3
     };
 }
 /// A build for tests of upgrades: what the next version will use is in it already.
 #[cfg(feature = "next-version")]
 macro_rules! version {
     () => {
-        3
+        4
     };
 }
 
@@ -54,15 +54,19 @@ pub(crate) enum Feature {
     /// The state names the newest unsafe recoveries one by one. An older build skips them, and its state would
     /// be another one.
     UnsafeRecoveryRecords,
+    /// A command may have operations that are more than a put, a delete or a check of one key.
+    Operations,
     /// The log names the release that each member runs: it is known of those that are down, too.
     Releases,
 }
 
 impl Feature {
-    const fn since(self) -> u32 {
+    /// The version of a cluster that uses it first.
+    pub(crate) const fn since(self) -> u32 {
         match self {
             Feature::CheckpointsOfChanges | Feature::UnsafeRecoveryRecords => 2,
-            Feature::Releases => 3,
+            Feature::Operations => 3,
+            Feature::Releases => 4,
         }
     }
 
@@ -141,9 +145,12 @@ mod tests {
 
     #[test]
     fn a_feature_is_used_from_its_version_on_and_never_by_a_build_that_cannot_read_it() {
-        for feature in
-            [Feature::CheckpointsOfChanges, Feature::UnsafeRecoveryRecords, Feature::Releases]
-        {
+        for feature in [
+            Feature::CheckpointsOfChanges,
+            Feature::UnsafeRecoveryRecords,
+            Feature::Operations,
+            Feature::Releases,
+        ] {
             assert!(!feature.is_used(feature.since() - 1) && feature.is_used(feature.since()));
             assert!(!feature.is_used(FIRST));
             // The cluster's version is at most that of each build that runs in it.

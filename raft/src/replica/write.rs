@@ -2,11 +2,12 @@
 
 use super::{Replica, read_barrier};
 use crate::core::codec::{self, MAX_META_BYTES};
-use crate::core::command::{Command, WriteOutcome};
+use crate::core::command::{Command, Operation, RANGE_KEYS_MAX, WriteOutcome};
 use crate::core::error::WriteError;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{Answer, Reply, TypeConfig};
+use crate::core::version::Feature;
 use crate::durability::leadership;
 use crate::storage::state_machine::sessions;
 use cairn_engine::{Engine, Need};
@@ -60,10 +61,8 @@ impl Replica {
         command: Command,
         held: impl Send + 'static,
     ) -> Result<WriteOutcome, WriteError> {
-        if command.operations.is_empty() {
-            return Err(WriteError::Invalid("a command without operations".into()));
-        }
-        let bytes = command.bytes();
+        check_operations(&command.operations)?;
+        let (bytes, has_range) = (command.bytes(), command.has_range());
         let result_bytes =
             command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
         let proposal = codec::encode_command(command, self.inner.member.config.max_sessions);
@@ -75,6 +74,9 @@ impl Replica {
         // Only a leader can judge its own capacity, and a write is proposed only with a reservation.
         // What arrives in an election, at the member that wins it, has none.
         self.check_leads().await?;
+        if has_range {
+            self.check_version("the deletion of a range", Feature::Operations)?;
+        }
         let lengths = || proposal.values.iter().map(|value| value.bytes().len() as u64);
         let need = Need {
             bytes,
@@ -119,6 +121,16 @@ impl Replica {
         }
     }
 
+    /// Whether the cluster uses a feature, as far as the log is applied here: then each member reads what is
+    /// proposed from here on.
+    fn check_version(&self, what: &'static str, feature: Feature) -> Result<(), WriteError> {
+        let cluster = self.inner.member.identity.identities.version();
+        match feature.is_used(cluster) {
+            true => Ok(()),
+            false => Err(WriteError::NeedsVersion { what, cluster, needed: feature.since() }),
+        }
+    }
+
     /// The refusal of a write that another member takes: this one, or the next. Boxed, since few of the
     /// many writes under way need it.
     fn elsewhere(
@@ -131,6 +143,29 @@ impl Replica {
             let leader = next.or_else(|| leader.map(|leader| self.at_present(leader)));
             leader.map_or(WriteError::NoLeader, |leader| WriteError::NotLeader { leader })
         })
+    }
+}
+
+/// Refuses what no member would accept from its leader.
+fn check_operations(operations: &[Operation]) -> Result<(), WriteError> {
+    let invalid = |why: &str| Err(WriteError::Invalid(why.into()));
+    if operations.is_empty() {
+        return invalid("a command without operations");
+    }
+    let is_change =
+        |one: &&Operation| matches!(one, Operation::Put { .. } | Operation::Delete { .. });
+    let ranges = operations.iter().filter_map(|one| match one {
+        Operation::DeleteRange { most, .. } => Some(*most),
+        _ => None,
+    });
+    if !ranges.clone().all(|most| (1..=RANGE_KEYS_MAX).contains(&most)) {
+        return invalid(
+            "the deletion of a range names no number of keys, or one that is too great",
+        );
+    }
+    match codec::fit_together(ranges.count(), operations.iter().filter(is_change).count()) {
+        true => Ok(()),
+        false => invalid("a range is deleted beside other changes"),
     }
 }
 

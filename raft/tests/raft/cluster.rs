@@ -1,7 +1,9 @@
 //! Three replicas: forming, writing, reading, losing the leader, losing all.
 
 use crate::support::{Cluster, WAIT_LIMIT, put, quick, until, value, write};
-use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
+use cairn_raft::{
+    Command, Condition, GROUP, Operation, ReadError, Role, Session, VERSION, WriteError,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -262,6 +264,50 @@ async fn a_batch_is_applied_whole_or_not_at_all() {
     assert!(taken.applied);
     assert_eq!(value(leader, "a").await, None);
     assert_eq!(value(leader, "b").await.unwrap(), "2");
+}
+
+fn range(start: &str, end: &str, most: u32) -> Command {
+    let (start, end) = (start.to_string().into(), end.to_string().into());
+    let operation = Operation::DeleteRange { start, end, most, whole: false };
+    Command { synced: false, session: None, operations: vec![operation] }
+}
+
+/// Members cut the log into steps at different entries, and apply it again after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_are_deleted_alike_on_every_member_among_the_puts_of_many_and_after_a_restart() {
+    const KEYS: u32 = 10;
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    let begun = || (leader.versions().cluster == VERSION).then_some(());
+    until("the version that has ranges", begun).await;
+    let writers = (0..8).map(|writer| async move {
+        for most in (1..=KEYS + 1).chain([3]) {
+            for number in 0..KEYS {
+                write(leader, put(&format!("{writer}/{number}"), most.to_string())).await;
+            }
+            let range = range(&format!("{writer}/"), &format!("{writer}0"), most);
+            let outcome = write(leader, range).await;
+            let result = outcome.results[0];
+            assert!(outcome.applied);
+            assert_eq!((result.deleted, result.more), (most.min(KEYS), most < KEYS));
+        }
+    });
+    futures::future::join_all(writers).await;
+    cluster.converge().await;
+    for slot in 1..=3 {
+        cluster.kill(slot).await;
+    }
+    for slot in 1..=3 {
+        cluster.start(slot).await;
+    }
+    let leader = cluster.up_to_date().await;
+    let left: Vec<String> = (0..8)
+        .flat_map(|writer| (3..KEYS).map(move |number| format!("{writer}/{number}")))
+        .collect();
+    let view = leader.engine().view(GROUP);
+    let found: Vec<_> = view.entries().map(|(key, _)| String::from_utf8_lossy(key)).collect();
+    assert_eq!(found, left);
+    cluster.converge().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,17 +6,25 @@
 //! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | | | 1 `device`, 2 `replicated`, 3 `sync` | |
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | | | |
 //! | varint | | number of operations | | | | |
-//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | | | |
+//! | per operation | | kind + 4 × condition; which one (kind 3); varint key length; key; varint version (condition 3); the rest (kind 3) | | | | |
 //! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce, version (8 each, little-endian); release | | the cluster's version (8, little-endian) |
 //!
-//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2
+//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check, 3 one of those that a cluster has from
+//! version 3 on, of which the next byte tells which one. Conditions: 0 none, 1 absent, 2
 //! exists, 3 version. A put's value is the entry's next value. A boot epoch that a release before
-//! versions logged has none; a release is there from version 2 of the cluster on.
+//! versions logged has none; a release is there from version 4 of the cluster on.
 //!
-//! What holds here: decoding refuses bytes that encoding cannot have produced, and never panics.
+//! | which one | operation | key | the rest |
+//! |---|---|---|---|
+//! | 1 | delete range | where it begins; may be empty | varint length, where it ends; varint most; whole (1 byte, 0 or 1) |
+//!
+//! What holds here: decoding refuses bytes that encoding cannot have produced, and never panics. A build
+//! of version 2 refuses kind 3.
+
+mod varint;
 
 use super::boot::Boot;
-use super::command::{Command, Condition, Operation, Session};
+use super::command::{Command, Condition, Operation, RANGE_KEYS_MAX, Session};
 use super::error::Malformed;
 use super::ids::NodeId;
 use super::types::{Membership, Payload, Proposal};
@@ -25,6 +33,7 @@ use super::{convert, proto};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use cairn_engine::{BootEpoch, Mode, Value};
 use prost::Message;
+use varint::{put_varint, take_bytes, take_u8, take_varint};
 
 /// The engine's limit on values in an entry.
 const MAX_VALUES: usize = u16::MAX as usize;
@@ -45,6 +54,10 @@ const SYNCED: u8 = 2;
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
 const CHECK: u8 = 2;
+const NAMED: u8 = 3;
+
+/// The byte behind kind 3.
+const DELETE_RANGE: u8 = 1;
 
 const NONE: u8 = 0;
 const ABSENT: u8 = 1;
@@ -162,20 +175,53 @@ pub(crate) struct StoredSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredOperation {
     pub(crate) kind: StoredKind,
+    /// For a range, where it begins.
     pub(crate) key: Bytes,
     pub(crate) condition: Condition,
 }
 
+/// What an operation does. A range is boxed, since hardly an operation has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredKind {
+pub(crate) enum StoredKind<R = Box<StoredRange<Bytes>>> {
     Put,
     Delete,
     Check,
+    DeleteRange(R),
+}
+
+/// The range that an operation deletes, without where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredRange<B> {
+    pub(crate) end: B,
+    pub(crate) most: u32,
+    pub(crate) whole: bool,
+}
+
+impl<R> StoredKind<R> {
+    fn with_range<S>(self, range: impl FnOnce(R) -> S) -> StoredKind<S> {
+        match self {
+            StoredKind::Put => StoredKind::Put,
+            StoredKind::Delete => StoredKind::Delete,
+            StoredKind::Check => StoredKind::Check,
+            StoredKind::DeleteRange(found) => StoredKind::DeleteRange(range(found)),
+        }
+    }
+}
+
+impl StoredCommand {
+    /// Whether applying it reads a range of keys, and not only single ones.
+    pub(crate) fn reads_range(&self) -> bool {
+        let is_range =
+            |operation: &StoredOperation| matches!(operation.kind, StoredKind::DeleteRange(_));
+        self.operations.iter().any(is_range)
+    }
 }
 
 /// A command in the form in which it is stored and sent.
 pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal {
-    let keys: usize = command.operations.iter().map(|operation| operation.key().len() + 16).sum();
+    let bytes =
+        |operation: &Operation| operation.key().len() + operation.end().map_or(0, Bytes::len);
+    let keys: usize = command.operations.iter().map(|operation| bytes(operation) + 16).sum();
     let mut meta = BytesMut::with_capacity(64 + keys);
     meta.put_u8(COMMAND);
     let synced = if command.synced { SYNCED } else { 0 };
@@ -193,28 +239,52 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
     put_varint(&mut meta, command.operations.len() as u64);
     let mut values = Vec::with_capacity(command.operations.len());
     for operation in command.operations {
-        let (kind, key, condition) = match operation {
+        match operation {
             Operation::Put { key, value, condition } => {
                 values.push(value);
-                (PUT, key, condition)
+                put_operation(&mut meta, PUT, None, &key, condition);
             }
-            Operation::Delete { key, condition } => (DELETE, key, condition),
-            Operation::Check { key, condition } => (CHECK, key, condition),
-        };
-        let (tag, version) = match condition {
-            Condition::None => (NONE, None),
-            Condition::Absent => (ABSENT, None),
-            Condition::Exists => (EXISTS, None),
-            Condition::Version(version) => (VERSION, Some(version)),
-        };
-        meta.put_u8(kind | (tag << 2));
-        put_varint(&mut meta, key.len() as u64);
-        meta.put_slice(&key);
-        if let Some(version) = version {
-            put_varint(&mut meta, version);
+            Operation::Delete { key, condition } => {
+                put_operation(&mut meta, DELETE, None, &key, condition);
+            }
+            Operation::Check { key, condition } => {
+                put_operation(&mut meta, CHECK, None, &key, condition);
+            }
+            Operation::DeleteRange { start, end, most, whole } => {
+                put_operation(&mut meta, NAMED, Some(DELETE_RANGE), &start, Condition::None);
+                put_varint(&mut meta, end.len() as u64);
+                meta.put_slice(&end);
+                put_varint(&mut meta, u64::from(most));
+                meta.put_u8(u8::from(whole));
+            }
         }
     }
     Proposal { meta: meta.freeze(), values }
+}
+
+/// What every operation begins with. `name` is the byte behind kind 3.
+fn put_operation(
+    meta: &mut BytesMut,
+    kind: u8,
+    name: Option<u8>,
+    key: &[u8],
+    condition: Condition,
+) {
+    let (tag, version) = match condition {
+        Condition::None => (NONE, None),
+        Condition::Absent => (ABSENT, None),
+        Condition::Exists => (EXISTS, None),
+        Condition::Version(version) => (VERSION, Some(version)),
+    };
+    meta.put_u8(kind | (tag << 2));
+    if let Some(name) = name {
+        meta.put_u8(name);
+    }
+    put_varint(meta, key.len() as u64);
+    meta.put_slice(key);
+    if let Some(version) = version {
+        put_varint(meta, version);
+    }
 }
 
 /// The unsafe-recovery record: an operator let this member lead, and so discarded what no member
@@ -268,6 +338,9 @@ pub(crate) fn mode_from_number(number: u32) -> Option<Mode> {
 fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let mut operations = Vec::new();
     let session = parse_command(meta, |kind, key, condition| {
+        let kind = kind.with_range(|StoredRange { end, most, whole }| {
+            Box::new(StoredRange { end: meta.slice_ref(end), most, whole })
+        });
         operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
     })?;
     Ok(StoredCommand { session, operations })
@@ -286,7 +359,7 @@ pub(crate) fn is_synced(meta: &[u8]) -> bool {
 /// nothing.
 fn parse_command<'m>(
     meta: &'m [u8],
-    mut each: impl FnMut(StoredKind, &'m [u8], Condition),
+    mut each: impl FnMut(StoredKind<StoredRange<&'m [u8]>>, &'m [u8], Condition),
 ) -> Result<Option<StoredSession>, Malformed> {
     let mut rest = meta;
     if take_u8(&mut rest)? != COMMAND {
@@ -309,16 +382,11 @@ fn parse_command<'m>(
     };
     for _ in 0..take_varint(&mut rest)? {
         let tag = take_u8(&mut rest)?;
-        let kind = match tag & 3 {
-            PUT => StoredKind::Put,
-            DELETE => StoredKind::Delete,
-            CHECK => StoredKind::Check,
-            _ => return Err(Malformed("an unknown operation")),
+        let name = match tag & 3 {
+            NAMED => Some(take_u8(&mut rest)?),
+            _ => None,
         };
-        let length = usize::try_from(take_varint(&mut rest)?).unwrap_or(usize::MAX);
-        let (key, after) =
-            rest.split_at_checked(length).ok_or(Malformed("a key longer than the entry"))?;
-        rest = after;
+        let key = take_bytes(&mut rest)?;
         let condition = match tag >> 2 {
             NONE => Condition::None,
             ABSENT => Condition::Absent,
@@ -326,12 +394,36 @@ fn parse_command<'m>(
             VERSION => Condition::Version(take_varint(&mut rest)?),
             _ => return Err(Malformed("an unknown condition")),
         };
+        let kind = match (tag & 3, name) {
+            (PUT, _) => StoredKind::Put,
+            (DELETE, _) => StoredKind::Delete,
+            (CHECK, _) => StoredKind::Check,
+            (_, Some(DELETE_RANGE)) if condition == Condition::None => {
+                StoredKind::DeleteRange(take_range(&mut rest)?)
+            }
+            (_, Some(DELETE_RANGE)) => return Err(Malformed("a range with a condition")),
+            _ => return Err(Malformed("an unknown operation")),
+        };
         each(kind, key, condition);
     }
     match rest.is_empty() {
         true => Ok(session),
         false => Err(Malformed("bytes after the last operation")),
     }
+}
+
+/// What the deletion of a range has behind the key.
+fn take_range<'m>(rest: &mut &'m [u8]) -> Result<StoredRange<&'m [u8]>, Malformed> {
+    let end = take_bytes(rest)?;
+    let most = u32::try_from(take_varint(rest)?).ok();
+    let most = most.filter(|most| (1..=RANGE_KEYS_MAX).contains(most));
+    let most = most.ok_or(Malformed("a range of no keys or of too many"))?;
+    let whole = match take_u8(rest)? {
+        0 => false,
+        1 => true,
+        _ => return Err(Malformed("neither true nor false")),
+    };
+    Ok(StoredRange { end, most, whole })
 }
 
 /// An entry's payload as meta and values.
@@ -363,9 +455,20 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Value>) -> Result<Payload,
     }
 }
 
+/// Whether one command may have so many ranges and so many puts and deletes: so that what it does is bounded,
+/// there is a range only beside checks.
+pub(crate) fn fit_together(ranges: usize, changes: usize) -> bool {
+    ranges == 0 || ranges == 1 && changes == 0
+}
+
 /// Whether the engine can keep such a key.
 pub(crate) fn is_key(key: &[u8]) -> bool {
     !key.is_empty() && u16::try_from(key.len()).is_ok()
+}
+
+/// Whether a range may begin or end there.
+fn is_bound(key: &[u8]) -> bool {
+    u16::try_from(key.len()).is_ok()
 }
 
 /// As [`decode_payload`], and checks the command and counts its values: for entries from the
@@ -378,50 +481,30 @@ pub(crate) fn validate(meta: Bytes, values: Vec<Value>) -> Result<Payload, Malfo
     if let Payload::Normal(proposal) = &payload
         && proposal.meta.first() == Some(&COMMAND)
     {
-        let (mut puts, mut keys_fit) = (0, true);
+        let (mut puts, mut deletes, mut ranges, mut keys_fit) = (0, 0, 0, true);
         parse_command(&proposal.meta, |kind, key, _| {
-            puts += usize::from(kind == StoredKind::Put);
-            keys_fit &= is_key(key);
+            keys_fit &= match kind {
+                StoredKind::Put | StoredKind::Delete | StoredKind::Check => is_key(key),
+                StoredKind::DeleteRange(range) => is_bound(key) && is_bound(range.end),
+            };
+            match kind {
+                StoredKind::Put => puts += 1,
+                StoredKind::Delete => deletes += 1,
+                StoredKind::Check => {}
+                StoredKind::DeleteRange(_) => ranges += 1,
+            }
         })?;
         if !keys_fit {
             return Err(Malformed("a key that is empty or too long"));
+        }
+        if !fit_together(ranges, puts + deletes) {
+            return Err(Malformed("a range beside other changes"));
         }
         if puts != proposal.values.len() || puts > MAX_VALUES {
             return Err(Malformed("not as many values as puts, or too many"));
         }
     }
     Ok(payload)
-}
-
-fn put_varint(out: &mut BytesMut, mut number: u64) {
-    while number >= 0x80 {
-        out.put_u8(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.put_u8(number as u8);
-}
-
-fn take_u8(rest: &mut &[u8]) -> Result<u8, Malformed> {
-    rest.try_get_u8().map_err(|_| Malformed("cut short"))
-}
-
-fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = take_u8(rest)?;
-        let part = u64::from(byte & 0x7f);
-        if shift == 63 && part > 1 {
-            return Err(Malformed("a number that does not fit"));
-        }
-        if shift > 0 && byte == 0 {
-            return Err(Malformed("a number that is longer than it needs to be"));
-        }
-        number |= part << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(Malformed("a number without an end"))
 }
 
 #[cfg(test)]

@@ -48,8 +48,23 @@ fn session() -> impl Strategy<Value = Session> {
     )
 }
 
+/// A range with checks before and behind it: what may be beside it.
+fn range_among_checks() -> impl Strategy<Value = Vec<Operation>> {
+    let checks = || {
+        let check =
+            (key(), condition()).prop_map(|(key, condition)| Operation::Check { key, condition });
+        vec(check, 0..3)
+    };
+    let range = (bytes(40), bytes(40), 1..=RANGE_KEYS_MAX, any::<bool>())
+        .prop_map(|(start, end, most, whole)| Operation::DeleteRange { start, end, most, whole });
+    (checks(), range, checks()).prop_map(|(before, range, behind)| {
+        before.into_iter().chain([range]).chain(behind).collect()
+    })
+}
+
 pub(crate) fn command() -> impl Strategy<Value = Command> {
-    (option::of(session()), vec(operation(), 0..8)).prop_map(|(session, operations)| Command {
+    let operations = prop_oneof![vec(operation(), 0..8), range_among_checks()];
+    (option::of(session()), operations).prop_map(|(session, operations)| Command {
         synced: false,
         session,
         operations,
@@ -65,6 +80,10 @@ fn restored(stored: StoredCommand, proposal: &Proposal) -> Command {
             StoredKind::Put => Operation::Put { key, value: values.next().unwrap(), condition },
             StoredKind::Delete => Operation::Delete { key, condition },
             StoredKind::Check => Operation::Check { key, condition },
+            StoredKind::DeleteRange(range) => {
+                let StoredRange { end, most, whole } = *range;
+                Operation::DeleteRange { start: key, end, most, whole }
+            }
         }
     });
     Command {
@@ -104,6 +123,64 @@ fn a_command_has_these_bytes() {
     expected.extend([2 | (1 << 2), 0]);
     assert_eq!(proposal.meta, expected);
     assert_eq!(proposal.values, ["v".into()]);
+}
+
+fn range(start: &'static str, end: &'static str) -> Operation {
+    Operation::DeleteRange { start: start.into(), end: end.into(), most: 300, whole: true }
+}
+
+fn alone(operations: Vec<Operation>) -> Proposal {
+    encode_command(Command { synced: false, session: None, operations }, 10)
+}
+
+/// A build of version 2 knows the kinds 0 to 2 of the lowest two bits, and refuses an entry with another
+/// one.
+#[test]
+fn the_deletion_of_a_range_has_these_bytes_and_a_kind_that_the_build_before_it_refuses() {
+    let proposal = alone(vec![range("a", "bc")]);
+    let expected = [&[1, 0, 1][..], &[3, 1, 1, b'a', 2, b'b', b'c', 0xac, 0x02, 1]].concat();
+    assert_eq!(proposal.meta, expected);
+    assert!(proposal.values.is_empty());
+    let all = alone(vec![range("", "")]);
+    assert_eq!(all.meta[3..], [3, 1, 0, 0, 0xac, 0x02, 1]);
+    for proposal in [proposal, all] {
+        assert_eq!(proposal.meta[3] & 3, 3);
+        assert!(validate(proposal.meta, proposal.values).is_ok());
+    }
+}
+
+#[test]
+fn a_range_of_too_many_keys_or_with_a_condition_is_refused() {
+    let with = |at: usize, byte: u8| {
+        let mut meta = alone(vec![range("a", "b")]).meta.to_vec();
+        meta[at] = byte;
+        validate(meta.into(), vec![]).map(drop)
+    };
+    assert_eq!(with(3, 3), Ok(()), "the byte that is there");
+    for tag in [3 | (1 << 2), 3 | (2 << 2)] {
+        assert_eq!(with(3, tag), Err(Malformed("a range with a condition")));
+    }
+    for name in [0, 2, 3, 4, 5, 6, 7, 255] {
+        assert_eq!(with(4, name), Err(Malformed("an unknown operation")));
+    }
+    assert_eq!(with(11, 2), Err(Malformed("neither true nor false")));
+    for most in [0, RANGE_KEYS_MAX + 1, u32::MAX] {
+        let range =
+            Operation::DeleteRange { start: "a".into(), end: "b".into(), most, whole: false };
+        let refused = validate(alone(vec![range]).meta, vec![]).map(drop);
+        assert_eq!(refused, Err(Malformed("a range of no keys or of too many")), "{most}");
+    }
+}
+
+#[test]
+fn a_range_is_alone_or_beside_checks() {
+    let check = || Operation::Check { key: "k".into(), condition: Condition::Exists };
+    let delete = || Operation::Delete { key: "k".into(), condition: Condition::None };
+    let judged = |operations| validate(alone(operations).meta, vec![]).map(drop);
+    assert_eq!(judged(vec![check(), range("a", "b"), check()]), Ok(()));
+    for operations in [vec![range("a", "b"), range("c", "d")], vec![delete(), range("a", "b")]] {
+        assert_eq!(judged(operations), Err(Malformed("a range beside other changes")));
+    }
 }
 
 #[test]
@@ -262,10 +339,12 @@ fn membership() -> Membership {
 #[test]
 fn any_bytes_decode_to_an_entry_or_to_an_error() {
     let plain = Command { session: None, synced: false, ..example() };
+    let checked = Operation::Check { key: "k".into(), condition: Condition::Version(7) };
     cairn_fuzz::target!(
         "blank" => [BLANK],
         "command" => encode_command(example(), 10).meta,
         "plain" => encode_command(plain, 10).meta,
+        "range" => alone(vec![checked, range("a", "b")]).meta,
         "membership" => encode_membership(&membership()),
         "unsafe_recovery" => encode_unsafe_recovery(NodeId::new(1, 7)).meta,
         "epoch" => encode_boot(NodeId::new(1, 7), &boot("")).meta,

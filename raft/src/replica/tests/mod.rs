@@ -273,7 +273,7 @@ async fn hello_returns_the_identity_and_whether_the_member_is_uninitialized() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_without_operations_or_with_endless_keys_is_refused() {
+async fn a_command_that_no_member_would_accept_from_its_leader_is_refused() {
     let (_folder, replica, _service) = replica().await;
     let empty = Command { synced: false, session: None, operations: vec![] };
     assert!(matches!(replica.write(empty).await, Err(WriteError::Invalid(_))));
@@ -284,6 +284,23 @@ async fn a_command_without_operations_or_with_endless_keys_is_refused() {
     };
     let endless = Command { synced: false, session: None, operations: vec![check] };
     assert!(matches!(replica.write(endless).await, Err(WriteError::Invalid(_))));
+    let range = |most| crate::core::command::Operation::DeleteRange {
+        start: "a".into(),
+        end: "b".into(),
+        most,
+        whole: false,
+    };
+    let delete = crate::core::command::Operation::Delete {
+        key: "k".into(),
+        condition: crate::core::command::Condition::None,
+    };
+    for operations in
+        [vec![range(0)], vec![range(u32::MAX)], vec![range(1), range(1)], vec![delete, range(1)]]
+    {
+        let command = Command { synced: false, session: None, operations };
+        let refused = replica.write(command.clone()).await;
+        assert!(matches!(refused, Err(WriteError::Invalid(_))), "{command:?}: {refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

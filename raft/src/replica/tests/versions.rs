@@ -46,6 +46,32 @@ async fn a_new_cluster_begins_at_the_version_that_its_members_speak() {
     assert_eq!(replica.versions().cluster, VERSION);
 }
 
+/// A build of version 2 could not read the entry.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_is_deleted_only_in_a_cluster_whose_every_member_can_read_that() {
+    use crate::core::command::{Command, Condition, Operation};
+    let (_folder, replica) = alone().await;
+    while replica.modes().cluster.is_none() {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let command = |operation| Command { synced: false, session: None, operations: vec![operation] };
+    let (key, value, condition) = ("a".into(), "v".into(), Condition::None);
+    replica.write(command(Operation::Put { key, value, condition })).await.unwrap();
+    let (start, end) = (bytes::Bytes::new(), bytes::Bytes::new());
+    let range = command(Operation::DeleteRange { start, end, most: 10, whole: false });
+    let is_there = || replica.engine().lookup(crate::core::ids::GROUP, b"a").is_some();
+    let identities = &replica.inner.member.identity.identities;
+    identities.set_logged(&identities.logged(), &Arc::default(), 2);
+    let refused = replica.write(range.clone()).await.unwrap_err().to_string();
+    let named = "the cluster's version is 2, and the deletion of a range needs 3";
+    assert!(refused.contains(named) && refused.contains("`cairn upgrade finish`"), "{refused}");
+    assert!(is_there());
+    identities.set_logged(&identities.logged(), &Arc::default(), VERSION);
+    let done = replica.write(range).await.unwrap();
+    assert_eq!((done.applied, done.results[0].deleted), (true, 1));
+    assert!(!is_there());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_is_finished_to_what_the_members_run_and_to_nothing_later() {
     let (_folder, replica) = alone().await;

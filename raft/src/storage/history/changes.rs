@@ -4,7 +4,7 @@
 //! of them saw the state before the entry. A key that was not there and is not there is no change.
 
 use super::{Effect, UNCHANGED};
-use crate::core::codec::{LogRecord, StoredKind};
+use crate::core::codec::{LogRecord, StoredCommand, StoredKind};
 use crate::core::command::Version;
 use crate::core::error::Malformed;
 use bytes::Bytes;
@@ -30,7 +30,8 @@ pub struct LoggedValue {
     pub bytes: u32,
 }
 
-/// What an entry changed, in the order of its operations. `lengths` are those of its values.
+/// What an entry changed, in the order of its operations, and for a range in the order of keys. `lengths`
+/// are those of its values.
 ///
 /// # Errors
 /// The record has other operations, or other values, than the entry that was applied.
@@ -45,7 +46,11 @@ pub(crate) fn changes_of(
     let LogRecord::Command(command) = LogRecord::decode(meta)? else {
         return Err(Malformed("no command, and it changed keys"));
     };
-    let found = effect.found();
+    let found: &[u64] = match effect {
+        Effect::One(found) => std::slice::from_ref(found),
+        Effect::Each(each) => each,
+        Effect::Keys(deleted) => return of_range(&command, deleted),
+    };
     if found.len() != command.operations.len() {
         return Err(Malformed("not as many operations as were applied"));
     }
@@ -55,6 +60,9 @@ pub(crate) fn changes_of(
         let value = match operation.kind {
             StoredKind::Check => continue,
             StoredKind::Delete => None,
+            StoredKind::DeleteRange(_) => {
+                return Err(Malformed("a range, and single keys changed"));
+            }
             StoredKind::Put => {
                 let (number, bytes) = values.next().ok_or(Malformed("a put without its value"))?;
                 Some(LoggedValue { number, bytes })
@@ -75,4 +83,26 @@ pub(crate) fn changes_of(
     }
     changes.reverse();
     Ok(changes)
+}
+
+/// The changes of a command that deleted these keys of a range, beside which there are only checks.
+fn of_range(
+    command: &StoredCommand,
+    deleted: &[(Bytes, Version)],
+) -> Result<Vec<KeyChange>, Malformed> {
+    let mut ranges = command.operations.iter().filter_map(|operation| match &operation.kind {
+        StoredKind::DeleteRange(range) => Some((&operation.key, &range.end)),
+        _ => None,
+    });
+    let (start, end) = ranges.next().ok_or(Malformed("no range, and its keys were deleted"))?;
+    let is_within = |key: &Bytes| key >= start && (end.is_empty() || key < end);
+    if !deleted.iter().all(|(key, _)| is_within(key)) {
+        return Err(Malformed("another range than the one of which keys were deleted"));
+    }
+    let changes = deleted.iter().map(|(key, version)| KeyChange {
+        key: key.clone(),
+        value: None,
+        previous: Some(*version),
+    });
+    Ok(changes.collect())
 }

@@ -1,28 +1,34 @@
 //! What the applied entries changed: with it the log reads as changes.
 //!
 //! The log has keys and new values. It does not say which entries changed nothing, since a condition
-//! did not hold or a session repeated a write, and which versions keys had before. That is kept here,
-//! in memory: 24 bytes for an entry, and 8 for each operation of one that has several.
+//! did not hold or a session repeated a write, which versions keys had before, and which keys of a range
+//! an entry deleted. That is kept here, in memory: 24 bytes for an entry, 8 for each operation of one that
+//! has several, and of a range each deleted key and 40 bytes. An entry deletes 4,096 keys of 2,048 bytes
+//! at most, which take 8.2 MiB.
 //!
 //! What holds here:
 //! - behind the entry at which it begins there is each applied entry, without a hole. It begins anew
 //!   at an open and behind a snapshot, neither of which says what came before;
 //! - what is kept of an entry follows from the log, so it is the same on every member. How much is
 //!   kept is each member's own affair, and part of no state;
-//! - it is bounded in bytes of the log, in entries and in time. The log waits for it, unless the log
-//!   has to give way: then it begins later.
+//! - it is bounded in bytes of the log, to which the deleted keys of ranges are added, in entries and in
+//!   time; those keys are bounded by themselves, too. The log waits for it, unless the log has to give way:
+//!   then it begins later.
 
 mod changes;
 
 pub(crate) use changes::changes_of;
 pub use changes::{KeyChange, LoggedValue};
 
+use crate::core::command::Version;
 use crate::core::error::HistoryError;
 use crate::core::runtime;
+use bytes::Bytes;
 use cairn_engine::LogId;
 use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What an operation found that changed nothing.
@@ -33,15 +39,22 @@ const TIME_STEPS: u32 = 256;
 /// The log waits for one part in this many of the entries and bytes more than are kept, so that it is
 /// purged in steps.
 const HELD_PART: u64 = 8;
+/// The deleted keys of ranges take no more memory than this, whatever is retained of the log: an entry that
+/// is a hundred bytes there may have deleted thousands of keys. It is more than one entry takes.
+const DELETED_BYTES_MOST: u64 = 64 << 20;
 
-/// What an entry changed.
+/// What an entry changed. A pointer leads to what is longer than a number, so that most entries take no
+/// more than one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// The version of its only operation's key before the entry: 0 if there was none, [`UNCHANGED`]
     /// if the entry changed nothing.
     One(u64),
     /// The same for each operation.
-    Each(Box<[u64]>),
+    Each(Arc<Vec<u64>>),
+    /// The keys of a range that it deleted, in order, and the version of each before. Their bytes lie in
+    /// one buffer.
+    Keys(Arc<Vec<(Bytes, Version)>>),
 }
 
 impl Default for Effect {
@@ -57,19 +70,26 @@ impl Effect {
         if found.len() == 1 {
             return found.next().map_or_else(Effect::default, Effect::One);
         }
-        let each: Box<[u64]> = found.collect();
+        let each: Vec<u64> = found.collect();
         match each.iter().all(|found| *found == UNCHANGED) {
             true => Effect::default(),
-            false => Effect::Each(each),
+            false => Effect::Each(Arc::new(each)),
         }
     }
 
-    /// What each operation found. An entry that changed nothing has one, however many it had.
-    fn found(&self) -> &[u64] {
-        match self {
-            Effect::One(found) => std::slice::from_ref(found),
-            Effect::Each(each) => each,
+    /// That of an entry that deleted these keys of a range, which had these versions.
+    pub(crate) fn of_range(deleted: Vec<(Bytes, Version)>) -> Effect {
+        match deleted.is_empty() {
+            true => Effect::default(),
+            false => Effect::Keys(Arc::new(deleted)),
         }
+    }
+
+    /// The memory of the keys that the log does not have.
+    fn deleted_bytes(&self) -> u64 {
+        let Effect::Keys(deleted) = self else { return 0 };
+        let of_key = |key: &Bytes| (key.len() + size_of::<(Bytes, Version)>()) as u64;
+        deleted.iter().map(|(key, _)| of_key(key)).sum()
     }
 
     fn is_nothing(&self) -> bool {
@@ -80,7 +100,7 @@ impl Effect {
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retention {
-    /// Bytes of keys and values in the log.
+    /// Bytes of keys and values in the log, and of deleted keys of ranges.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     /// Since they were applied here.
@@ -94,7 +114,7 @@ pub struct HistoryStatus {
     pub oldest: Option<LogId>,
     /// How many entries that are.
     pub entries: u64,
-    /// Their bytes of keys and values in the log.
+    /// Their bytes of keys and values in the log, and those of the keys of ranges that they deleted.
     pub bytes: u64,
     /// The time since the oldest of them was applied here, at most; zero if there is none.
     pub age: Duration,
@@ -122,6 +142,8 @@ struct Kept {
     terms: VecDeque<LogId>,
     /// Of all that is recorded.
     bytes: u64,
+    /// That part of them which is no bytes of the log, but memory for deleted keys of ranges.
+    deleted_bytes: u64,
     /// Everything up to an index was applied at a time. The oldest first.
     marks: VecDeque<(runtime::Instant, u64)>,
     /// Everything recorded was applied after this.
@@ -140,6 +162,7 @@ impl Default for Kept {
             recorded: VecDeque::new(),
             terms: VecDeque::new(),
             bytes: 0,
+            deleted_bytes: 0,
             marks: VecDeque::new(),
             since: runtime::now(),
             held: None,
@@ -159,8 +182,13 @@ impl History {
     pub(crate) fn applied(&self, entries: impl IntoIterator<Item = (LogId, Effect, u64)>) {
         let mut kept = self.kept.lock();
         for (id, effect, bytes) in entries {
+            let bytes = bytes.saturating_add(effect.deleted_bytes());
             kept.push(id, Recorded { effect, bytes });
         }
+        while kept.deleted_bytes > DELETED_BYTES_MOST && kept.recorded.len() > 1 {
+            kept.drop_first();
+        }
+        kept.forget_marks();
     }
 
     /// The log no longer has the entries up to this one, or not their values.
@@ -285,6 +313,7 @@ impl Kept {
             self.terms.push_back(id);
         }
         self.bytes = self.bytes.saturating_add(recorded.bytes);
+        self.deleted_bytes = self.deleted_bytes.saturating_add(recorded.effect.deleted_bytes());
         self.recorded.push_back(recorded);
     }
 
@@ -310,6 +339,7 @@ impl Kept {
         self.start = Some(first);
         self.bytes = self.bytes.saturating_sub(recorded.bytes);
         self.let_go = self.let_go.saturating_add(recorded.bytes);
+        self.deleted_bytes = self.deleted_bytes.saturating_sub(recorded.effect.deleted_bytes());
         let next = first.index.saturating_add(1);
         while self.terms.get(1).is_some_and(|later| later.index <= next) {
             self.terms.pop_front();

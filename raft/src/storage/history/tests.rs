@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::codec;
-use crate::core::command::{Command, Condition, Operation};
+use crate::core::command::{Command, Condition, Operation, RANGE_KEYS_MAX};
 
 fn id(term: u64, index: u64) -> LogId {
     LogId { term, index }
@@ -43,9 +43,11 @@ fn status(history: &History) -> (Option<LogId>, u64, u64) {
 fn an_entry_of_one_operation_takes_24_bytes() {
     assert_eq!(size_of::<Recorded>(), 24);
     assert_eq!(Effect::of([7].into_iter()), Effect::One(7));
-    assert_eq!(Effect::of([7, UNCHANGED].into_iter()).found(), [7, UNCHANGED]);
+    let each = |found: &[u64]| Effect::Each(Arc::new(found.to_vec()));
+    assert_eq!(Effect::of([7, UNCHANGED].into_iter()), each(&[7, UNCHANGED]));
     assert!(Effect::of([UNCHANGED; 3].into_iter()).is_nothing(), "not one for each operation");
     assert!(Effect::of([0; 0].into_iter()).is_nothing());
+    assert!(Effect::of_range(vec![]).is_nothing());
 }
 
 #[test]
@@ -308,6 +310,10 @@ fn delete(key: &'static str) -> Operation {
     Operation::Delete { key: key.into(), condition: Condition::None }
 }
 
+fn range(start: &'static str, end: &'static str) -> Operation {
+    Operation::DeleteRange { start: start.into(), end: end.into(), most: 10, whole: false }
+}
+
 /// Key, number of the value, version before.
 type Told = (&'static str, Option<usize>, Option<u64>);
 
@@ -335,7 +341,7 @@ fn assert_changes(operations: Vec<Operation>, effect: &Effect, expected: &[Told]
 #[test]
 fn an_entry_tells_each_key_once_by_its_last_operation() {
     let check = Operation::Check { key: "c".into(), condition: Condition::Absent };
-    let each = |found: &[u64]| Effect::Each(found.into());
+    let each = |found: &[u64]| Effect::Each(Arc::new(found.to_vec()));
     assert_changes(vec![put("a", "1")], &Effect::One(0), &[("a", Some(0), None)]);
     assert_changes(vec![delete("a")], &Effect::One(7), &[("a", None, Some(7))]);
     assert_changes(vec![put("a", "1")], &Effect::default(), &[]);
@@ -354,13 +360,85 @@ fn an_entry_tells_each_key_once_by_its_last_operation() {
 }
 
 #[test]
+fn an_entry_tells_each_key_of_a_range_that_it_deleted() {
+    let check = Operation::Check { key: "z".into(), condition: Condition::Absent };
+    let deleted = |keys: &[(&'static str, u64)]| {
+        Effect::of_range(keys.iter().map(|(key, version)| ((*key).into(), *version)).collect())
+    };
+    assert_changes(
+        vec![check, range("a", "c")],
+        &deleted(&[("a", 7), ("b", 5), ("ba", 6)]),
+        &[("a", None, Some(7)), ("b", None, Some(5)), ("ba", None, Some(6))],
+    );
+    assert_changes(vec![range("", "")], &deleted(&[("a", 7)]), &[("a", None, Some(7))]);
+    assert_changes(vec![range("a", "c")], &deleted(&[]), &[]);
+}
+
+/// As many keys of such a length as one entry deletes.
+fn of_many_keys(key_bytes: usize) -> Effect {
+    let keys = Bytes::from(vec![b'k'; key_bytes]);
+    Effect::of_range(vec![(keys, 1); RANGE_KEYS_MAX as usize])
+}
+
+#[test]
+fn the_deleted_keys_of_a_range_count_like_bytes_of_the_log_and_take_8_2_mib_of_an_entry() {
+    let most = of_many_keys(2048).deleted_bytes();
+    assert_eq!(most, 4096 * (2048 + 40));
+    assert_eq!((most * 10).div_ceil(1 << 20), 82, "tenths of a MiB");
+    let history = of_two_terms();
+    history.applied([(id(2, 20), of_many_keys(60), 10)]);
+    assert_eq!(status(&history), (Some(id(1, 9)), 11, 110 + 4096 * 100));
+    history.retain(&Retention { bytes: 4096 * 100 + 30, ..UNBOUNDED }, runtime::now());
+    assert_eq!(status(&history), (Some(id(2, 17)), 3, 30 + 4096 * 100));
+    add(&history, 2, 21..23);
+    history.cut(id(2, 20));
+    assert_eq!(status(&history), (Some(id(2, 20)), 2, 20), "they went with their entry");
+    assert_eq!(history.kept.lock().deleted_bytes, 0);
+}
+
+/// Entries of a hundred bytes delete thousands of keys each. The bytes of the log that are retained may be many:
+/// as many of keys would not fit into memory.
+#[test]
+fn the_deleted_keys_of_ranges_are_bounded_whatever_is_retained_of_the_log() {
+    let history = History::default();
+    history.restart(Some(id(1, 9)));
+    let each = of_many_keys(2048).deleted_bytes();
+    let fit = DELETED_BYTES_MOST / each;
+    for index in 10..10 + fit {
+        history.applied([(id(1, index), of_many_keys(2048), 0)]);
+    }
+    assert_eq!(status(&history), (Some(id(1, 9)), fit, fit * each));
+    for index in 10 + fit..20 + fit {
+        history.applied([(id(1, index), of_many_keys(2048), 0)]);
+        assert_eq!(status(&history), (Some(id(1, index - fit)), fit, fit * each));
+    }
+    // Entries that are applied together.
+    let more = (20 + fit..20 + 3 * fit).map(|index| (id(1, index), of_many_keys(2048), 0));
+    history.applied(more);
+    assert_eq!(status(&history), (Some(id(1, 19 + 2 * fit)), fit, fit * each));
+}
+
+#[test]
 fn a_record_that_does_not_fit_what_was_applied_is_an_error() {
     let command = Command { synced: false, session: None, operations: vec![put("a", "1")] };
     let meta = codec::encode_command(command, 1).meta;
-    let each = Effect::Each([1, 2].into());
+    let each = Effect::of([1, 2].into_iter());
     assert!(changes_of(&meta, &[1], &each).is_err(), "other operations");
     assert!(changes_of(&meta, &[], &Effect::One(1)).is_err(), "no value");
     let record = codec::encode_version(2).meta;
     assert!(changes_of(&record, &[], &Effect::One(1)).is_err(), "no command");
     assert_eq!(changes_of(&record, &[], &Effect::default()), Ok(Vec::new()));
+    let deleted = Effect::of_range(vec![("b".into(), 1)]);
+    assert!(changes_of(&meta, &[1], &deleted).is_err(), "no range");
+    assert!(changes_of(&record, &[], &deleted).is_err(), "no command");
+    let of_range = |start, end| {
+        let operations = vec![range(start, end)];
+        let command = Command { synced: false, session: None, operations };
+        codec::encode_command(command, 1).meta
+    };
+    for (start, end) in [("a", "b"), ("ba", ""), ("c", "d")] {
+        assert!(changes_of(&of_range(start, end), &[], &deleted).is_err(), "{start}..{end}");
+    }
+    assert!(changes_of(&of_range("b", "c"), &[], &deleted).is_ok());
+    assert!(changes_of(&of_range("a", "b"), &[], &Effect::One(1)).is_err(), "no single keys");
 }

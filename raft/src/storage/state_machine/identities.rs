@@ -339,17 +339,18 @@ mod tests {
 
     #[test]
     fn releases_are_logged_once_the_clusters_version_allows_it() {
+        let since = Feature::Releases.since();
         let identities = Identities::default();
         let mut image = BootEpochsImage::default();
-        identities.observe(MEMBER, &runs(5, 3, "1.2.3"), &[]).unwrap();
-        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 3, "")));
-        log_boot(&mut image, MEMBER, runs(5, 3, ""), |_| true);
-        identities.set_logged(&image, &RemovedImage::default(), 2);
+        identities.observe(MEMBER, &runs(5, since, "1.2.3"), &[]).unwrap();
+        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, since, "")));
+        log_boot(&mut image, MEMBER, runs(5, since, ""), |_| true);
+        identities.set_logged(&image, &RemovedImage::default(), since - 1);
         assert_eq!(identities.unlogged(MEMBER), None);
-        identities.set_logged(&image, &RemovedImage::default(), 3);
-        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, 3, "1.2.3")));
-        log_boot(&mut image, MEMBER, runs(5, 3, "1.2.3"), |_| true);
-        identities.set_logged(&image, &RemovedImage::default(), 3);
+        identities.set_logged(&image, &RemovedImage::default(), since);
+        assert_eq!(identities.unlogged(MEMBER), Some(runs(5, since, "1.2.3")));
+        log_boot(&mut image, MEMBER, runs(5, since, "1.2.3"), |_| true);
+        identities.set_logged(&image, &RemovedImage::default(), since);
         assert_eq!(identities.unlogged(MEMBER), None);
     }
 

@@ -154,7 +154,13 @@ mod tests {
         let member =
             proto::MemberNode { node_id, peer_address: "p:1".into(), client_address: "c:2".into() };
         let voters = proto::VoterSet { node_ids: vec![node_id] };
-        let operation = proto::OperationResult { condition_held: true, existed: true, version: 3 };
+        let operation = proto::OperationResult {
+            condition_held: true,
+            existed: true,
+            version: 3,
+            deleted: 300,
+            more: true,
+        };
         let result = |sequence| proto::SessionResult {
             sequence,
             term: 2,

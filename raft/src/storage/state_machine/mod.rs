@@ -1,7 +1,7 @@
 //! The engine as openraft's state machine.
 //!
 //! What holds here: entries are applied without a hole; the entries of one call are applied in
-//! chunks as they become ready, each chunk all or nothing; an answer is sent only after the engine
+//! steps as they become ready, each step all or nothing; an answer is sent only after the engine
 //! made the effect visible, and the history has it; a snapshot is an O(1) view.
 
 mod apply;
@@ -19,17 +19,19 @@ pub use snapshot::{Item, KeyRange, StateReader};
 use super::history::{Effect, History};
 use super::progress::Progress;
 use super::repair::Repairer;
+use crate::core::codec::LogRecord;
 use crate::core::error::Error;
 use crate::core::ids::GROUP;
 use crate::core::types::{
-    RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id,
+    Answer, RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id,
 };
 use crate::core::version::{self, Feature};
 use apply::ApplyBatch;
+use cairn_engine::io::yield_once;
 use cairn_engine::{Engine, LogId};
 use futures::{Stream, StreamExt};
 use openraft::OptionalSend;
-use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use std::sync::Arc;
 use std::{io, iter};
 
@@ -38,6 +40,12 @@ const BATCH: usize = 512;
 
 /// A snapshot as openraft passes it around.
 pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
+
+/// Entries that reach the engine together, and who waits for what became of them.
+struct Step<'e> {
+    batch: ApplyBatch<'e, Engine>,
+    answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
+}
 
 /// The key half of the engine, with membership and sessions.
 pub(crate) struct StateMachine {
@@ -73,15 +81,18 @@ impl StateMachine {
         Ok(machine)
     }
 
-    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
-        let applied = self.engine.applied(GROUP);
-        let mut batch = ApplyBatch::new(&self.engine, self.image.clone(), applied, entries.len());
-        let mut answers = Vec::with_capacity(entries.len());
+    async fn apply_batch(
+        &mut self,
+        entries: Vec<EntryResponder<TypeConfig>>,
+    ) -> Result<(), io::Error> {
+        let engine = self.engine.clone();
+        let applied = engine.applied(GROUP);
+        let mut step = self.begin_step(&engine, entries.len());
         let mut due = applied.map(|applied| applied.index + 1);
         for (entry, responder) in entries {
             let id = entry.log_id;
             if due.is_some_and(|due| due != id.index())
-                && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
+                && engine.log_bounds(GROUP).last.map(|id| id.index) >= due
             {
                 return Err(io::Error::other(format!(
                     "entry {id} cannot be applied: index {} is next",
@@ -89,13 +100,32 @@ impl StateMachine {
                 )));
             }
             due = Some(id.index() + 1);
-            let answer = batch
-                .apply(entry)
+            let record = LogRecord::of(entry.payload)
                 .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
+            if step.batch.has_to_end_before(&record) {
+                self.finish_step(step)?;
+                // One range takes milliseconds, and after a restart hundreds of them may be ready.
+                yield_once().await;
+                step = self.begin_step(&engine, 1);
+            }
+            let answer = step.batch.apply(id, record);
             if let Some(responder) = responder {
-                answers.push((responder, answer));
+                step.answers.push((responder, answer));
             }
         }
+        self.finish_step(step)
+    }
+
+    /// A step that begins after what is applied.
+    fn begin_step<'e>(&self, engine: &'e Engine, capacity: usize) -> Step<'e> {
+        let applied = engine.applied(GROUP);
+        let batch = ApplyBatch::new(engine, self.image.clone(), applied, capacity);
+        Step { batch, answers: Vec::with_capacity(capacity) }
+    }
+
+    /// Hands the entries of a step to the engine and to the history, and answers them.
+    fn finish_step(&mut self, step: Step<'_>) -> Result<(), io::Error> {
+        let Step { mut batch, answers } = step;
         let effects = batch.take_effects();
         let (transitions, image) = batch.finish();
         let Some(last) = transitions.last().map(|transition| transition.applied) else {
@@ -150,8 +180,10 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         let mut ready = entries.ready_chunks(BATCH);
         while let Some(chunk) = ready.next().await {
-            let chunk = chunk.into_iter().collect::<Result<Vec<_>, io::Error>>();
-            let applied = chunk.and_then(|chunk| self.apply_batch(chunk));
+            let applied = match chunk.into_iter().collect::<Result<Vec<_>, io::Error>>() {
+                Ok(chunk) => self.apply_batch(chunk).await,
+                Err(error) => Err(error),
+            };
             applied.inspect_err(|error| self.progress.failed(error))?;
         }
         Ok(())

@@ -1,17 +1,19 @@
 //! Applying an entry to the state: conditions, results, changes.
 //!
 //! What holds here: an entry sees the state after the entries before it, though a batch of entries
-//! reaches the engine at once; all operations of a command see the state before the command.
+//! reaches the engine at once; all operations of a command see the state before the command. A range of
+//! keys is read from the engine alone, since what the batch changed has no order: a command with a range
+//! begins a batch ([`ApplyBatch::has_to_end_before`]). How entries are cut into batches changes no state,
+//! so members need not agree on it.
 
 use super::identities::{add_dropped, behind, log_boot};
 use super::image::Image;
 use super::recoveries::UnsafeRecoveries;
 use super::sessions::SessionCheck;
-use crate::core::codec::{LogRecord, StoredCommand, StoredKind};
+use crate::core::codec::{LogRecord, StoredCommand, StoredKind, StoredOperation, StoredRange};
 use crate::core::command::{OperationResult, Version, WriteOutcome};
-use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
-use crate::core::types::{Answer, Entry, RaftLogId, StoredMembership, engine_log_id};
+use crate::core::types::{Answer, RaftLogId, StoredMembership, engine_log_id};
 use crate::storage::history::{Effect, UNCHANGED};
 use crate::storage::mode_in_force::{allows_replicated, too_few};
 use bytes::Bytes;
@@ -22,11 +24,32 @@ use std::sync::Arc;
 /// Which keys exist, with which version: the engine, or a stand-in for tests.
 pub(super) trait Keys {
     fn version(&self, key: &[u8]) -> Option<Version>;
+
+    /// The first keys from `start` on and before `end`, `most` at most, in order, with their versions. An
+    /// empty `end` is behind every key.
+    fn range(&self, start: &[u8], end: &[u8], most: usize) -> Vec<(Bytes, Version)>;
 }
 
 impl Keys for Engine {
     fn version(&self, key: &[u8]) -> Option<Version> {
         self.lookup(GROUP, key).map(|entry| entry.version.index)
+    }
+
+    fn range(&self, start: &[u8], end: &[u8], most: usize) -> Vec<(Bytes, Version)> {
+        let view = self.view(GROUP);
+        // One buffer for all keys. Thousands of small ones would cost more than the keys have bytes, and the
+        // history keeps them.
+        let mut keys = Vec::new();
+        let found: Vec<(usize, Version)> = view
+            .entries_between(start, end)
+            .take(most)
+            .map(|(key, entry)| {
+                keys.extend_from_slice(key);
+                (key.len(), entry.version.index)
+            })
+            .collect();
+        let mut keys = Bytes::from(keys.into_boxed_slice());
+        found.into_iter().map(|(bytes, version)| (keys.split_to(bytes), version)).collect()
     }
 }
 
@@ -78,24 +101,30 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
         (self.transitions, self.image)
     }
 
-    /// Applies the next entry.
-    pub(super) fn apply(&mut self, entry: Entry) -> Result<Answer, Malformed> {
-        let id = engine_log_id(&entry.log_id);
+    /// Whether the engine must have the entries of this batch before the next one is applied.
+    pub(super) fn has_to_end_before(&self, next: &LogRecord) -> bool {
+        let reads_range = matches!(next, LogRecord::Command(command) if command.reads_range());
+        reads_range && !self.transitions.is_empty()
+    }
+
+    /// Applies the next entry, which holds this record.
+    pub(super) fn apply(&mut self, log_id: RaftLogId, record: LogRecord) -> Answer {
+        let id = engine_log_id(&log_id);
         if self.image.lists_recoveries() {
             self.image.recovery_records.applies(self.applied, id);
         }
         self.applied = Some(id);
-        let (changed, answer) = match LogRecord::of(entry.payload)? {
+        let (changed, answer) = match record {
             LogRecord::Command(command) => self.command(id, command),
             record => {
-                self.record(entry.log_id, record);
+                self.record(log_id, record);
                 (Changed::default(), Answer::Nothing)
             }
         };
         let Changed { changes, effect } = changed;
         self.transitions.push(Transition { applied: id, changes });
         self.effects.push((id, effect));
-        Ok(answer)
+        answer
     }
 
     /// Applies what the members themselves logged. It changes the image, and no key.
@@ -174,47 +203,95 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
     }
 
     fn run(&mut self, id: LogId, command: StoredCommand) -> (Changed, WriteOutcome) {
-        let mut applied = true;
-        let results: Vec<OperationResult> = command
-            .operations
-            .iter()
-            .map(|operation| {
-                let version = self.version(&operation.key);
-                let condition_held = operation.condition.holds(version);
-                applied &= condition_held;
-                OperationResult {
-                    condition_held,
-                    existed: version.is_some(),
-                    version: version.unwrap_or(0),
-                }
-            })
-            .collect();
-        let recorded = WriteOutcome { log_id: id, applied, results };
+        let mut ranges = Vec::new();
+        let results = command.operations.iter().map(|operation| match &operation.kind {
+            StoredKind::DeleteRange(range) => {
+                let (keys, result) = self.range(&operation.key, range);
+                ranges.push(keys);
+                result
+            }
+            _ => self.condition(operation),
+        });
+        let mut results: Vec<OperationResult> = results.collect();
+        let applied = results.iter().all(|result| result.condition_held);
         if !applied {
-            return (Changed::default(), recorded);
+            results.iter_mut().for_each(|result| result.deleted = 0);
+            return (Changed::default(), WriteOutcome { log_id: id, applied, results });
         }
-        let operations = command.operations.iter().zip(&recorded.results);
-        let effect = Effect::of(operations.map(|(operation, found)| match operation.kind {
-            StoredKind::Check => UNCHANGED,
-            StoredKind::Delete if !found.existed => UNCHANGED,
-            StoredKind::Put | StoredKind::Delete => found.version,
-        }));
+        let effect = effect_of(&command.operations, &results, &ranges);
         let mut changes = Vec::with_capacity(command.operations.len());
-        let mut value = 0;
-        for operation in command.operations {
-            let (change, version) = match operation.kind {
-                StoredKind::Check => continue,
+        let (mut value, mut ranges) = (0, ranges.into_iter());
+        for StoredOperation { kind, key, .. } in command.operations {
+            match kind {
+                StoredKind::Check => {}
                 StoredKind::Put => {
+                    self.changed.insert(key.clone(), Some(id.index));
+                    changes.push(Change::Put { key, value });
                     value += 1;
-                    (Change::Put { key: operation.key.clone(), value: value - 1 }, Some(id.index))
                 }
-                StoredKind::Delete => (Change::Delete { key: operation.key.clone() }, None),
-            };
-            self.changed.insert(operation.key, version);
-            changes.push(change);
+                StoredKind::Delete => {
+                    self.changed.insert(key.clone(), None);
+                    changes.push(Change::Delete { key });
+                }
+                StoredKind::DeleteRange(_) => {
+                    for (key, _) in ranges.next().into_iter().flatten() {
+                        self.changed.insert(key.clone(), None);
+                        changes.push(Change::Delete { key });
+                    }
+                }
+            }
         }
-        (Changed { changes, effect }, recorded)
+        (Changed { changes, effect }, WriteOutcome { log_id: id, applied, results })
     }
+
+    /// Whether the condition of an operation on one key holds.
+    fn condition(&self, operation: &StoredOperation) -> OperationResult {
+        let version = self.version(&operation.key);
+        OperationResult {
+            condition_held: operation.condition.holds(version),
+            existed: version.is_some(),
+            version: version.unwrap_or(0),
+            ..OperationResult::default()
+        }
+    }
+
+    /// The keys that the deletion of a range deletes, if its command is applied, with their versions.
+    fn range(
+        &self,
+        start: &Bytes,
+        range: &StoredRange<Bytes>,
+    ) -> (Vec<(Bytes, Version)>, OperationResult) {
+        assert!(self.transitions.is_empty(), "the engine has everything before the range");
+        let most = usize::try_from(range.most).unwrap_or(usize::MAX);
+        let mut keys = self.keys.range(start, &range.end, most.saturating_add(1));
+        let more = keys.len() > most;
+        keys.truncate(most);
+        let result = OperationResult {
+            condition_held: !(more && range.whole),
+            deleted: u32::try_from(keys.len()).unwrap_or(u32::MAX),
+            more,
+            ..OperationResult::default()
+        };
+        (keys, result)
+    }
+}
+
+/// What the history keeps of a command that is applied. `ranges` are the keys of the ranges that it deletes,
+/// beside which there are only checks.
+fn effect_of(
+    operations: &[StoredOperation],
+    results: &[OperationResult],
+    ranges: &[Vec<(Bytes, Version)>],
+) -> Effect {
+    if !ranges.is_empty() {
+        return Effect::of_range(ranges.concat());
+    }
+    let operations = operations.iter().zip(results);
+    Effect::of(operations.map(|(operation, found)| match operation.kind {
+        StoredKind::Check | StoredKind::DeleteRange(_) => UNCHANGED,
+        StoredKind::Delete if !found.existed => UNCHANGED,
+        StoredKind::Put | StoredKind::Delete => found.version,
+    }))
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@ use crate::core::boot::Boot;
 use crate::core::codec;
 use crate::core::command::{Command, Condition, Operation, Session};
 use crate::core::ids::MemberAddress;
-use crate::core::types::{Membership, Payload, raft_log_id};
+use crate::core::types::{Membership, Payload, Proposal, raft_log_id};
 use crate::storage::history::changes_of;
-use cairn_engine::{BootEpoch, Value};
-use openraft::entry::RaftEntry;
+use cairn_engine::BootEpoch;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,33 +29,50 @@ impl Keys for BTreeMap<Bytes, (Version, Bytes)> {
     fn version(&self, key: &[u8]) -> Option<Version> {
         self.get(key).map(|(version, _)| *version)
     }
+
+    fn range(&self, start: &[u8], end: &[u8], most: usize) -> Vec<(Bytes, Version)> {
+        let is_within = |key: &Bytes| &key[..] >= start && (end.is_empty() || &key[..] < end);
+        let found = self.iter().filter(|(key, _)| is_within(key)).take(most);
+        found.map(|(key, (version, _))| (key.clone(), *version)).collect()
+    }
 }
 
 impl Model {
-    fn entry(&mut self, command: Command) -> Entry {
-        let id = raft_log_id(LogId { term: 1, index: self.next });
+    fn entry(&mut self, command: Command) -> (LogId, Proposal) {
+        let id = LogId { term: 1, index: self.next };
         self.next += 1;
-        Entry::new(id, Payload::Normal(codec::encode_command(command, 100)))
+        (id, codec::encode_command(command, 100))
     }
 
-    /// Applies commands as one batch.
+    /// Applies commands as one batch, or as several where a range begins one.
     fn apply(&mut self, commands: Vec<Command>) -> Vec<Answer> {
-        let entries: Vec<Entry> = commands.into_iter().map(|command| self.entry(command)).collect();
-        let values: Vec<Vec<Value>> = entries
-            .iter()
-            .map(|entry| match &entry.payload {
-                Payload::Normal(proposal) => proposal.values.clone(),
-                _ => vec![],
-            })
-            .collect();
-        let metas: Vec<Bytes> =
-            entries.iter().map(|entry| codec::encode_payload(entry.payload.clone()).0).collect();
+        let entries: Vec<_> = commands.into_iter().map(|command| self.entry(command)).collect();
+        let (mut answers, mut rest) = (Vec::new(), &entries[..]);
+        while !rest.is_empty() {
+            let applied = self.apply_step(rest);
+            rest = &rest[applied.len()..];
+            answers.extend(applied);
+        }
+        answers
+    }
+
+    /// Applies the first of these entries as one batch, as many as fit into it.
+    fn apply_step(&mut self, entries: &[(LogId, Proposal)]) -> Vec<Answer> {
         let mut batch = ApplyBatch::new(&self.keys, self.image.clone(), None, entries.len());
-        let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
+        let mut answers = Vec::new();
+        for (id, proposal) in entries {
+            let record = LogRecord::decode(&proposal.meta).unwrap();
+            if batch.has_to_end_before(&record) {
+                break;
+            }
+            answers.push(batch.apply(raft_log_id(*id), record));
+        }
         let effects = batch.take_effects();
+        assert_eq!(effects.len(), answers.len(), "each step has the effects of its entries");
         let (transitions, image) = batch.finish();
         self.image = image;
-        for ((meta, values), (_, effect)) in metas.iter().zip(&values).zip(&effects) {
+        for ((_, proposal), (_, effect)) in entries.iter().zip(&effects) {
+            let Proposal { meta, values } = proposal;
             let lengths: Vec<u32> = values.iter().map(|value| value.bytes().len() as u32).collect();
             let changes = changes_of(meta, &lengths, effect).unwrap().into_iter();
             let told = changes.map(|change| {
@@ -67,12 +83,12 @@ impl Model {
             told.sort();
             self.told.push(told);
         }
-        for (transition, values) in transitions.into_iter().zip(values) {
+        for (transition, (_, proposal)) in transitions.into_iter().zip(entries) {
             let before = self.keys.clone();
             for change in transition.changes {
                 match change {
                     Change::Put { key, value } => {
-                        let value = values[value].bytes().clone();
+                        let value = proposal.values[value].bytes().clone();
                         self.keys.insert(key, (transition.applied.index, value));
                     }
                     Change::Delete { key } => drop(self.keys.remove(&key)),
@@ -253,11 +269,105 @@ fn what_the_members_log_changes_no_key() {
     let mut batch = ApplyBatch::new(&keys, Image::default(), None, 4);
     for (index, payload) in [(1, Payload::Blank), (2, members(&[1, 2])), (3, version(2))] {
         let id = raft_log_id(LogId { term: 1, index });
-        batch.apply(Entry::new(id, payload)).unwrap();
+        batch.apply(id, LogRecord::of(payload).unwrap());
     }
     let id = |index| (LogId { term: 1, index }, Effect::default());
     assert_eq!(batch.take_effects(), [id(1), id(2), id(3)]);
     assert!(batch.take_effects().is_empty());
+}
+
+fn range(start: &'static str, end: &'static str, most: u32, whole: bool) -> Operation {
+    Operation::DeleteRange { start: start.into(), end: end.into(), most, whole }
+}
+
+/// Of a range: whether it held, how many keys it deleted, and whether more are left.
+fn deleted(answer: &Answer) -> (bool, u32, bool) {
+    let Answer::Outcome(WriteOutcome { applied, results, .. }) = answer else {
+        panic!("no outcome: {answer:?}");
+    };
+    let of_range = results.last().unwrap();
+    (*applied, of_range.deleted, of_range.more)
+}
+
+/// A model with these keys.
+fn with(keys: &[&'static str]) -> Model {
+    let mut model = Model { next: 1, ..Model::default() };
+    for &key in keys {
+        model.one(vec![put(key, "v", Condition::None)]);
+    }
+    model
+}
+
+fn keys(model: &Model) -> Vec<&str> {
+    model.keys.keys().map(|key| std::str::from_utf8(key).unwrap()).collect()
+}
+
+#[test]
+fn a_range_is_deleted_from_its_start_on_and_before_its_end() {
+    let mut model = with(&["a", "b", "ba", "c", "d"]);
+    assert_eq!(deleted(&model.one(vec![range("b", "c", 10, false)])), (true, 2, false));
+    assert_eq!(keys(&model), ["a", "c", "d"]);
+    assert_eq!(deleted(&model.one(vec![range("c", "", 10, false)])), (true, 2, false));
+    assert_eq!(deleted(&model.one(vec![range("x", "", 10, true)])), (true, 0, false));
+    assert_eq!(deleted(&model.one(vec![range("", "", 1, true)])), (true, 1, false));
+    assert_eq!(keys(&model), [""; 0]);
+}
+
+#[test]
+fn a_range_of_more_keys_than_may_be_deleted_is_deleted_from_its_first_on_or_not_at_all() {
+    let mut model = with(&["a", "b", "c", "d"]);
+    assert_eq!(deleted(&model.one(vec![range("a", "d", 2, true)])), (false, 0, true));
+    assert_eq!(keys(&model).len(), 4);
+    assert_eq!(deleted(&model.one(vec![range("a", "d", 2, false)])), (true, 2, true));
+    assert_eq!(keys(&model), ["c", "d"]);
+    assert_eq!(deleted(&model.one(vec![range("a", "d", 2, true)])), (true, 1, false));
+    assert_eq!(keys(&model), ["d"]);
+}
+
+#[test]
+fn a_range_is_deleted_only_if_the_conditions_beside_it_hold() {
+    let mut model = with(&["a", "b"]);
+    let refused = model.one(vec![check("a", Condition::Absent), range("a", "", 10, false)]);
+    assert_eq!(deleted(&refused), (false, 0, false));
+    assert_eq!(keys(&model), ["a", "b"]);
+    let done = model.one(vec![check("a", Condition::Exists), range("a", "", 10, false)]);
+    assert_eq!(deleted(&done), (true, 2, false));
+    assert_eq!(keys(&model), [""; 0]);
+}
+
+/// Entries that are applied together reach the engine at once, and a range is read from the engine: a key
+/// that the entry before has put would stay, and one that it has deleted would be counted.
+#[test]
+fn a_range_sees_what_entries_before_it_in_its_batch_did() {
+    let mut model = with(&["a", "b"]);
+    let command = |operation| Command { synced: false, session: None, operations: vec![operation] };
+    let answers = model.apply(vec![
+        command(put("c", "v", Condition::None)),
+        command(delete("a")),
+        command(range("a", "z", 10, false)),
+        command(range("a", "z", 10, false)),
+        command(put("a", "new", Condition::Absent)),
+        command(put("b", "new", Condition::Exists)),
+    ]);
+    assert_eq!(deleted(&answers[2]), (true, 2, false));
+    assert_eq!(deleted(&answers[3]), (true, 0, false));
+    assert!(parts(&answers[4]).1 && !parts(&answers[5]).1);
+    assert_eq!(keys(&model), ["a"]);
+}
+
+#[test]
+fn a_retried_range_deletes_nothing_and_has_the_first_answer() {
+    let mut model = with(&["a", "b"]);
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
+    let operations = vec![range("a", "z", 1, false)];
+    let command = Command { synced: false, session: Some(session), operations };
+    let first = model.apply(vec![command.clone()]).remove(0);
+    model.one(vec![put("a", "theirs", Condition::None)]);
+    assert_eq!(model.apply(vec![command]).remove(0), first);
+    assert_eq!(deleted(&first), (true, 1, true));
+    assert_eq!(keys(&model), ["a", "b"]);
+    let image = cairn_engine::MachineImage::encode(&model.image);
+    assert_eq!(Image::decode(&image), Ok(model.image), "with what the range deleted");
 }
 
 #[test]
@@ -279,7 +389,7 @@ fn after(mut image: Image, payloads: impl IntoIterator<Item = Payload>) -> Image
     for payload in payloads {
         let mut batch = ApplyBatch::new(&keys, image, None, 1);
         let id = raft_log_id(LogId { term: 1, index: 1 });
-        batch.apply(Entry::new(id, payload)).unwrap();
+        batch.apply(id, LogRecord::of(payload).unwrap());
         image = batch.finish().1;
     }
     image
@@ -330,7 +440,7 @@ fn after_entries(mut image: Image, entries: &[(LogId, Payload)], size: usize) ->
     for entries in entries.chunks(size) {
         let mut batch = ApplyBatch::new(&keys, image, before, entries.len());
         for (id, payload) in entries {
-            batch.apply(Entry::new(raft_log_id(*id), payload.clone())).unwrap();
+            batch.apply(raft_log_id(*id), LogRecord::of(payload.clone()).unwrap());
             before = Some(*id);
         }
         image = batch.finish().1;
@@ -372,14 +482,16 @@ fn the_state_names_where_the_term_of_each_unsafe_recovery_began_from_version_2_o
 }
 
 fn any_command() -> impl Strategy<Value = Command> {
-    let key = prop_oneof![Just("a"), Just("b"), Just("c")];
-    let condition = prop_oneof![
-        Just(Condition::None),
-        Just(Condition::Absent),
-        Just(Condition::Exists),
-        (0u64..20).prop_map(Condition::Version),
-    ];
-    let operation = (0..3, key, condition).prop_map(|(kind, key, condition)| match kind {
+    let key = || prop_oneof![Just("a"), Just("b"), Just("c")];
+    let condition = || {
+        prop_oneof![
+            Just(Condition::None),
+            Just(Condition::Absent),
+            Just(Condition::Exists),
+            (0u64..20).prop_map(Condition::Version),
+        ]
+    };
+    let operation = (0..3, key(), condition()).prop_map(|(kind, key, condition)| match kind {
         0 => put(key, "v", condition),
         1 => Operation::Delete { key: key.into(), condition },
         _ => check(key, condition),
@@ -390,8 +502,21 @@ fn any_command() -> impl Strategy<Value = Command> {
         lowest_pending: 1,
         base_index: 0,
     }));
-    (session, proptest::collection::vec(operation, 1..4))
-        .prop_map(|(session, operations)| Command { synced: false, session, operations })
+    let bound = || prop_oneof![Just(""), Just("a"), Just("b"), Just("c")];
+    let beside = (key(), condition()).prop_map(|(key, condition)| check(key, condition));
+    let beside = proptest::collection::vec(beside, 0..2);
+    let range = (beside, bound(), bound(), 1u32..4, any::<bool>()).prop_map(
+        |(mut operations, start, end, most, whole)| {
+            operations.push(range(start, end, most, whole));
+            operations
+        },
+    );
+    let operations = prop_oneof![4 => proptest::collection::vec(operation, 1..4), 1 => range];
+    (session, operations).prop_map(|(session, operations)| Command {
+        synced: false,
+        session,
+        operations,
+    })
 }
 
 proptest! {
@@ -411,7 +536,7 @@ proptest! {
     }
 
     /// A condition that did not hold, a write that a session repeats, a delete of nothing: none of them is
-    /// a change.
+    /// a change. Of a range, each key that went is one.
     #[test]
     fn the_history_tells_what_each_entry_changed_and_nothing_else(
         commands in proptest::collection::vec(any_command(), 0..40),

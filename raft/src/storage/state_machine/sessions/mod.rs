@@ -18,7 +18,7 @@
 //! so that it fits into a message and a checkpoint; a copy is O(1).
 
 use crate::core::codec::StoredSession;
-use crate::core::command::{Session, WriteOutcome};
+use crate::core::command::{OperationResult, Session, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::proto;
 use bytes::Bytes;
@@ -34,6 +34,9 @@ const MAX_RESULTS: usize = 1024;
 const CLIENT_BYTES: u64 = 48;
 const RESULT_BYTES: u64 = 48;
 const OPERATION_BYTES: u64 = 20;
+/// What the deletion of a range adds to its operation's result. Other results must not grow by it: builds
+/// of version 2 count as this one does, or they would evict other sessions.
+const RANGE_BYTES: u64 = 8;
 /// Bounds the table's bytes: this many for each client that it may hold, and no more than fit into
 /// one message.
 pub(crate) const BYTES_PER_SESSION: u64 = 4096;
@@ -59,7 +62,13 @@ struct Client {
 }
 
 fn result_bytes(outcome: &WriteOutcome) -> u64 {
-    RESULT_BYTES + OPERATION_BYTES * outcome.results.len() as u64
+    let ranges = outcome.results.iter().filter(|result| is_of_range(result)).count() as u64;
+    RESULT_BYTES + OPERATION_BYTES * outcome.results.len() as u64 + RANGE_BYTES * ranges
+}
+
+/// Whether it has what only the deletion of a range has.
+fn is_of_range(result: &OperationResult) -> bool {
+    result.deleted > 0 || result.more
 }
 
 /// What to do with a command.
@@ -76,7 +85,7 @@ pub(crate) enum SessionCheck {
 
 /// The most that a write with a session adds to the image.
 pub(crate) fn write_bytes(operations: usize) -> u64 {
-    CLIENT_BYTES + RESULT_BYTES + OPERATION_BYTES * operations as u64
+    CLIENT_BYTES + RESULT_BYTES + OPERATION_BYTES * operations as u64 + RANGE_BYTES
 }
 
 impl Sessions {

@@ -26,6 +26,7 @@ fn recorded(index: u64) -> Arc<WriteOutcome> {
         condition_held: true,
         existed: index.is_multiple_of(2),
         version: index,
+        ..OperationResult::default()
     }];
     Arc::new(WriteOutcome { log_id: LogId { term: 1, index }, applied: true, results })
 }
@@ -83,7 +84,12 @@ fn a_result_below_lowest_pending_is_dropped_and_its_write_is_never_applied_again
 #[test]
 fn the_table_is_bounded_in_bytes_and_evicts_the_least_recently_used() {
     let many = |index| {
-        let result = OperationResult { condition_held: true, existed: true, version: u64::MAX };
+        let result = OperationResult {
+            condition_held: true,
+            existed: true,
+            version: u64::MAX,
+            ..OperationResult::default()
+        };
         Arc::new(WriteOutcome {
             log_id: LogId { term: u64::MAX, index },
             applied: true,
@@ -109,6 +115,34 @@ fn the_table_is_bounded_in_bytes_and_evicts_the_least_recently_used() {
     );
     let (evicted_through, clients) = sessions.to_proto();
     assert_eq!(Sessions::from_proto(evicted_through, clients), Ok(sessions));
+}
+
+/// If every result counted for more since it may have two more fields, a member that runs the build before
+/// would count less. It would keep a session that the others evict, and answer its retry otherwise.
+#[test]
+fn a_result_of_a_range_is_counted_with_what_it_adds_and_any_other_one_as_by_the_build_before() {
+    let counted = |results: Vec<OperationResult>| {
+        let log_id = LogId { term: u64::MAX, index: u64::MAX };
+        let mut sessions = Sessions::default();
+        let stored = stored(u128::MAX, u64::MAX, u64::MAX, 1, 100);
+        assert_eq!(sessions.check(u64::MAX, &stored), SessionCheck::New);
+        sessions.record(&stored, Arc::new(WriteOutcome { log_id, applied: true, results }));
+        let encoded: usize = sessions.to_proto().1.iter().map(prost::Message::encoded_len).sum();
+        assert!(encoded as u64 <= sessions.bytes(), "{encoded} of {}", sessions.bytes());
+        sessions.bytes()
+    };
+    let one = OperationResult {
+        condition_held: true,
+        existed: true,
+        version: u64::MAX,
+        ..Default::default()
+    };
+    let alone = counted(vec![]);
+    assert_eq!(counted(vec![one; 3]), alone + 3 * 20);
+    let range = OperationResult { deleted: u32::MAX, more: true, ..one };
+    assert_eq!(counted(vec![one, range]), alone + 2 * 20 + 8);
+    let refused = OperationResult { more: true, ..Default::default() };
+    assert_eq!(counted(vec![refused]), alone + 20 + 8);
 }
 
 #[test]
