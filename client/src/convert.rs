@@ -35,12 +35,21 @@ pub(crate) fn check(key: Bytes, condition: Condition) -> proto::Operation {
     proto::Operation { kind: Some(proto::operation::Kind::Check(check)) }
 }
 
-/// The key and the value (empty if it has none) of an operation.
+pub(crate) fn delete_range(range: proto::Range, most: u32, whole: bool) -> proto::Operation {
+    let delete = proto::DeleteRange { range: Some(range), most, whole };
+    proto::Operation { kind: Some(proto::operation::Kind::DeleteRange(delete)) }
+}
+
+/// The key and the value (empty if it has none) of an operation; of a range, where it begins and ends.
 pub(crate) fn key_and_value(operation: &proto::Operation) -> (&[u8], &[u8]) {
     match &operation.kind {
         Some(proto::operation::Kind::Put(put)) => (&put.key, &put.value),
         Some(proto::operation::Kind::Delete(delete)) => (&delete.key, &[]),
         Some(proto::operation::Kind::Check(check)) => (&check.key, &[]),
+        Some(proto::operation::Kind::DeleteRange(delete)) => match &delete.range {
+            Some(range) => (&range.start, &range.end),
+            None => (&[], &[]),
+        },
         None => (&[], &[]),
     }
 }

@@ -49,6 +49,13 @@ pub enum Error {
         at: Version,
     },
 
+    /// A range that was to be deleted in one entry or not at all has more keys than that; nothing was changed.
+    #[error("the range has more keys than are deleted at once; nothing was deleted")]
+    RangeTooLarge {
+        /// The log index at which its keys were counted.
+        at: Version,
+    },
+
     /// The deadline passed without an answer. A write with this error was never sent.
     #[error("deadline exceeded ({last_error})")]
     DeadlineExceeded {

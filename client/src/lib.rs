@@ -85,6 +85,7 @@
 //!
 //! ```text
 //!  put, get, list, batch        write.rs read.rs many.rs list.rs batch.rs
+//!  delete a range               delete_range.rs (pages, each a write)
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
@@ -106,6 +107,7 @@ mod client;
 #[doc(hidden)]
 pub mod codec;
 mod convert;
+mod delete_range;
 mod error;
 mod failure;
 #[cfg(feature = "serde")]
@@ -123,6 +125,7 @@ mod pool;
 #[doc(hidden)]
 pub mod proto;
 mod random;
+mod range;
 mod read;
 mod safe_to_stop;
 mod scrub;
@@ -147,11 +150,13 @@ pub use named::{Chosen, MemberState, Mode, Role};
 pub use node::PROTOCOL;
 pub use operator::{Operator, OperatorCall};
 pub use options::{Options, ReadFrom};
+pub use range::Range;
 pub use read::ReadOptions;
 pub use safe_to_stop::StopVerdict;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, HistoryStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
-    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Position, Version, WriteInfo,
+    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Position, RangeDeleted,
+    Version, WriteInfo,
 };
 pub use upgrade::{MemberVersion, VersionStatus};

@@ -61,6 +61,8 @@ pub(crate) fn check_operations(
         let (key, value) = key_and_value(operation);
         match &operation.kind {
             Some(proto::operation::Kind::Put(_)) => check_new_key(limits, key)?,
+            // It may begin before every key.
+            Some(proto::operation::Kind::DeleteRange(_)) => {}
             _ => check_key(limits, key)?,
         }
         let actual = value.len() as u64;

@@ -304,7 +304,12 @@ mod tests {
     /// Calls 1 to 3 are pending.
     #[test]
     fn any_bytes_answer_each_pending_call_once_or_not_at_all() {
-        let result = proto::OperationResult { condition_held: true, existed: true, version: 3 };
+        let result = proto::OperationResult {
+            condition_held: true,
+            existed: true,
+            version: 3,
+            ..Default::default()
+        };
         let write =
             proto::WriteResponse { term: 2, index: 4, applied: true, results: vec![result] };
         let get = proto::GetResponse { found: true, value: "v".into(), version: 3 };

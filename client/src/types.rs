@@ -81,6 +81,20 @@ pub struct BatchInfo {
     pub previous: Vec<Option<Version>>,
 }
 
+/// The deletion of keys of a range that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RangeDeleted {
+    /// The log index of the write.
+    pub version: Version,
+    /// The term of the leader that proposed the write.
+    pub term: u64,
+    /// How many keys it deleted.
+    pub deleted: u32,
+    /// Whether keys of the range are left.
+    pub more: bool,
+}
+
 /// A condition that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

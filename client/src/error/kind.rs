@@ -34,7 +34,7 @@ pub enum ErrorKind {
     StorageFull,
     /// A key, a request or an option is invalid.
     Invalid,
-    /// A value or a request is larger than the servers take.
+    /// A value or a request is larger than the servers take, or a range has more keys than are to be deleted at once.
     TooLarge,
     /// A value exists, and no node that was asked could read it intact.
     ValueUnreadable,
@@ -135,7 +135,9 @@ impl Error {
             Error::InvalidKey { .. } | Error::InvalidRequest(_) | Error::InvalidOptions(_) => {
                 ErrorKind::Invalid
             }
-            Error::ValueTooLarge { .. } | Error::RequestTooLarge { .. } => ErrorKind::TooLarge,
+            Error::ValueTooLarge { .. }
+            | Error::RequestTooLarge { .. }
+            | Error::RangeTooLarge { .. } => ErrorKind::TooLarge,
             Error::ValueUnreadable { .. } => ErrorKind::ValueUnreadable,
             Error::ClusterMismatch { .. } => ErrorKind::ClusterMismatch,
             Error::ProtocolMismatch { .. } => ErrorKind::ProtocolMismatch,
@@ -188,6 +190,8 @@ mod tests {
         let message = String::new();
         let large = Error::RequestTooLarge { unit: "operations", limit: 128, actual: 129, message };
         assert_eq!(of(large), (ErrorKind::TooLarge, false));
+        let range = Error::RangeTooLarge { at: crate::Version(7) };
+        assert_eq!(of(range), (ErrorKind::TooLarge, false), "nothing was deleted");
         assert_eq!(of(Error::InvalidOptions("none".to_owned())), (ErrorKind::Invalid, false));
         assert_eq!(of(Error::Refused { message: "no".to_owned() }), (ErrorKind::Refused, false));
     }

@@ -14,5 +14,6 @@ mod connect;
 mod fake;
 mod many;
 mod operator;
+mod ranges;
 mod reads;
 mod writes;

@@ -45,6 +45,13 @@ pub(crate) enum Need<'a> {
     },
     /// To change a key.
     Write(&'a [u8]),
+    /// To change the keys of a range.
+    WriteRange {
+        /// The first key that may be among them.
+        start: &'a [u8],
+        /// Behind them; `None`: to the last key.
+        end: Option<&'a [u8]>,
+    },
     /// To send a write at all: each one is an entry of the log, even if it only checks keys.
     Propose,
     /// The operator's call for an unsafe recovery, which members make as well.
@@ -124,6 +131,7 @@ impl Identity {
             (_, Need::ReadRange { start, end }) => roles.reads_range(start, end),
             (_, Need::State) => roles.reads(b""),
             (_, Need::Write(key)) => roles.writes(key),
+            (_, Need::WriteRange { start, end }) => roles.writes_range(start, end),
             (_, Need::Propose) => roles.writes_any(),
             (_, Need::UnsafeRecovery | Need::Backup | Need::Operator) => roles.operates(),
         };
@@ -154,10 +162,6 @@ impl Identity {
 impl Need<'_> {
     /// What it is, and a role that allows it.
     fn words(self) -> (String, String) {
-        let shown = |key: &[u8]| {
-            let start = escaped(key.get(..SHOWN_BYTES).unwrap_or(key));
-            if key.len() > SHOWN_BYTES { format!("{start}…") } else { start }
-        };
         let role = |role: &str, prefix: &[u8]| match prefix {
             [] => role.to_string(),
             prefix => format!("{role}:{}", shown(prefix)),
@@ -167,24 +171,35 @@ impl Need<'_> {
             Need::Read(key) => (format!("read key `{}`", shown(key)), role("read", key)),
             Need::State => ("list all keys".into(), "read".into()),
             Need::ReadRange { start, end } => {
-                let what = match (start, end) {
-                    ([], None) => "list all keys".into(),
-                    (start, end) if prefix_end(start).as_deref() == end => {
-                        format!("list the keys that begin with `{}`", shown(start))
-                    }
-                    (start, Some(end)) => {
-                        format!("list the keys from `{}` until `{}`", shown(start), shown(end))
-                    }
-                    (start, None) => format!("list the keys from `{}` on", shown(start)),
-                };
-                (what, role("read", prefix_of(start, end)))
+                (format!("list {}", keys_of(start, end)), role("read", prefix_of(start, end)))
             }
             Need::Write(key) => (format!("write key `{}`", shown(key)), role("write", key)),
+            Need::WriteRange { start, end } => {
+                (format!("write {}", keys_of(start, end)), role("write", prefix_of(start, end)))
+            }
             Need::Propose => ("write".into(), "write:PREFIX".into()),
             Need::UnsafeRecovery | Need::Backup | Need::Operator => {
                 ("call the operator's service".into(), "operator".into())
             }
         }
+    }
+}
+
+/// A key as a refusal shows it.
+fn shown(key: &[u8]) -> String {
+    let start = escaped(key.get(..SHOWN_BYTES).unwrap_or(key));
+    if key.len() > SHOWN_BYTES { format!("{start}…") } else { start }
+}
+
+/// The keys of a range, in words.
+fn keys_of(start: &[u8], end: Option<&[u8]>) -> String {
+    match (start, end) {
+        ([], None) => "all keys".to_string(),
+        (start, end) if prefix_end(start).as_deref() == end => {
+            format!("the keys that begin with `{}`", shown(start))
+        }
+        (start, Some(end)) => format!("the keys from `{}` until `{}`", shown(start), shown(end)),
+        (start, None) => format!("the keys from `{}` on", shown(start)),
     }
 }
 
@@ -208,7 +223,7 @@ mod tests {
     use super::*;
 
     /// Every kind of need, for keys inside and outside of `app/`.
-    const NEEDS: [Need<'_>; 12] = [
+    const NEEDS: [Need<'_>; 14] = [
         Need::AnyRole,
         Need::Read(b"app/1"),
         Need::Read(b"other"),
@@ -216,6 +231,8 @@ mod tests {
         Need::ReadRange { start: b"", end: None },
         Need::Write(b"app/1"),
         Need::Write(b"other"),
+        Need::WriteRange { start: b"app/", end: Some(b"app0") },
+        Need::WriteRange { start: b"", end: None },
         Need::Propose,
         Need::UnsafeRecovery,
         Need::Operator,
@@ -234,26 +251,48 @@ mod tests {
     fn each_role_allows_what_it_says_and_nothing_else() {
         let ada = || Principal::Token("ada".into());
         for (principal, roles, expected) in [
-            // any, read in and out, list in and all, write in and out, propose, recovery, operator,
-            // backup, its state
-            (ada(), "", "------------"),
-            (ada(), "read", "+++++------+"),
-            (ada(), "read:app/", "++-+--------"),
-            (ada(), "write", "++++++++---+"),
-            (ada(), "write:app/", "++-+-+-+----"),
-            (ada(), "operator", "+-------+++-"),
-            (ada(), "read operator", "+++++---++++"),
-            (ada(), "read write:app/", "++++++-+---+"),
-            (ada(), "read write:app/ operator", "++++++-+++++"),
-            (Principal::Certificate("ada".into()), "write:app/", "++-+-+-+----"),
-            (Principal::Certificate("ada".into()), "", "------------"),
+            // any, read in and out, list in and all, write in and out, a range of them in and all,
+            // propose, recovery, operator, backup, its state
+            (ada(), "", "--------------"),
+            (ada(), "read", "+++++--------+"),
+            (ada(), "read:app/", "++-+----------"),
+            (ada(), "write", "++++++++++---+"),
+            (ada(), "write:app/", "++-+-+-+-+----"),
+            (ada(), "operator", "+---------+++-"),
+            (ada(), "read operator", "+++++-----++++"),
+            (ada(), "read write:app/", "++++++-+-+---+"),
+            (ada(), "read write:app/ operator", "++++++-+-+++++"),
+            (Principal::Certificate("ada".into()), "write:app/", "++-+-+-+-+----"),
+            (Principal::Certificate("ada".into()), "", "--------------"),
             // Neither of these has roles. They would not count if it had. A member has the state anyway.
-            (Principal::Member(1), "", "+-------+-++"),
-            (Principal::Member(1), "read write operator", "+-------+-++"),
-            (Principal::Insecure, "", "++++++++++++"),
+            (Principal::Member(1), "", "+---------+-++"),
+            (Principal::Member(1), "read write operator", "+---------+-++"),
+            (Principal::Insecure, "", "++++++++++++++"),
         ] {
             assert_eq!(allowed(principal.clone(), roles), expected, "{principal} with `{roles}`");
         }
+    }
+
+    #[test]
+    fn the_refusal_of_a_range_names_it_and_a_role_for_all_of_its_keys() {
+        let roles = Arc::new(Roles::parse(["write:other/"]).expect("roles"));
+        let identity = Identity { principal: Principal::Token("ada".into()), roles, number: None };
+        let ranges: [(&[u8], Option<&[u8]>, &str, &str); 5] = [
+            (b"", None, "write all keys:", "`write`"),
+            (b"app/", Some(b"app0"), "write the keys that begin with `app/`:", "`write:app/`"),
+            (b"app/1", Some(b"app/25"), "the keys from `app/1` until `app/25`:", "`write:app/`"),
+            (b"app/", None, "the keys from `app/` on:", "`write`"),
+            (b"a", Some(b"c"), "the keys from `a` until `c`:", "`write`"),
+        ];
+        for (start, end, what, role) in ranges {
+            let need = Need::WriteRange { start, end };
+            let told = identity.may(need).expect_err("outside").to_string();
+            assert!(told.contains(what) && told.contains(&format!("add {role} ")), "{told}");
+        }
+        let own = Need::WriteRange { start: b"other/1", end: Some(b"other/2") };
+        assert!(identity.may(own).is_ok());
+        let member = Identity { principal: Principal::Member(1), ..identity };
+        assert!(member.may(own).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | word | allows |
 //! |---|---|
 //! | `read`, `read:PREFIX` | gets, lists and checks of all keys, or of those with the prefix |
-//! | `write`, `write:PREFIX` | puts and deletes of them, and reads |
+//! | `write`, `write:PREFIX` | puts and deletes of them, of ranges of them too, and reads |
 //! | `operator` | every call of the operator's service; no keys |
 //!
 //! In a prefix, `%` and two hexadecimal digits stand for a byte.
@@ -119,6 +119,11 @@ impl Roles {
         self.write.iter().any(|prefix| prefix.has(start))
     }
 
+    /// Whether it may write all keys of a range, as [`Roles::reads_range`].
+    pub(super) fn writes_range(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        self.write.iter().any(|prefix| prefix.has_range(start, end))
+    }
+
     /// Whether it may write some keys.
     pub(super) fn writes_any(&self) -> bool {
         !self.write.is_empty()
@@ -226,12 +231,19 @@ mod tests {
             (b"z\xff", Some(b"{\0"), false),
             (b"z\xff\xff", None, false),
         ];
+        let writer = Roles::parse(["write:app/", "write:app0", "write:z%ff"]).expect("roles");
         for (start, end, allowed) in cases {
             assert_eq!(roles.reads_range(start, end), allowed, "{start:?} to {end:?}");
+            assert_eq!(writer.writes_range(start, end), allowed, "{start:?} to {end:?}");
         }
         let all = Roles::parse(["read"]).expect("roles");
         assert!(all.reads_range(b"", None) && all.reads_range(b"a", Some(b"b")));
         let last = Roles::parse(["read:%ff"]).expect("roles");
         assert!(last.reads_range(b"\xff\x01", None) && !last.reads_range(b"\xfe", None));
+        let all = Roles::parse(["write"]).expect("roles");
+        assert!(all.writes_range(b"", None) && all.writes_range(b"a", Some(b"b")));
+        assert!(all.reads_range(b"", None), "who may write may read");
+        let reader = Roles::parse(["read", "operator"]).expect("roles");
+        assert!(!reader.writes_range(b"a", Some(b"b")));
     }
 }

@@ -120,6 +120,16 @@ pub(crate) fn requests_overloaded(why: &str) -> Status {
     detail.into_status(Code::ResourceExhausted, message)
 }
 
+/// The refusal of the deletion of a range, while those of others are under way.
+pub(crate) fn ranges_overloaded() -> Status {
+    let detail = ErrorDetail { retry_after_ms: OVERLOADED_RETRY_MS, ..detail(Reason::Overloaded) };
+    let message = format!(
+        "overloaded: one range is deleted at a time, and others were until the deadline; nothing was proposed, retry after \
+         {OVERLOADED_RETRY_MS} ms"
+    );
+    detail.into_status(Code::ResourceExhausted, message)
+}
+
 /// The refusal of a message by the length that its header declares.
 pub(crate) fn message_too_long(declared: usize, most: usize) -> Status {
     let message = format!(
@@ -228,6 +238,7 @@ pub(crate) fn of_write(blocked: Option<String>, error: WriteError) -> Status {
         }
         WriteError::Full(why) => full(why),
         WriteError::Invalid(why) => Status::invalid_argument(why),
+        needs @ WriteError::NeedsVersion { .. } => refused(needs.to_string()),
         WriteError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
     }

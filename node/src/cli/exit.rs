@@ -143,7 +143,9 @@ pub(crate) fn of(error: &anyhow::Error) -> Exit {
 fn of_client(error: &ClientError) -> Exit {
     match error {
         ClientError::OutcomeUnknown { .. } => Exit::OutcomeUnknown,
-        ClientError::ConditionFailed { .. } | ClientError::Refused { .. } => Exit::ConditionFailed,
+        ClientError::ConditionFailed { .. }
+        | ClientError::RangeTooLarge { .. }
+        | ClientError::Refused { .. } => Exit::ConditionFailed,
         ClientError::StorageFull { .. } => Exit::StorageFull,
         ClientError::ValueUnreadable { .. } => Exit::ValueUnreadable,
         ClientError::Unauthenticated { .. } | ClientError::PermissionDenied { .. } => {

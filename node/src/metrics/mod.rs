@@ -128,6 +128,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<OutcomeLabels, Counter>,
     refused: Family<ReasonLabels, Counter>,
+    range_deleted: Counter,
     duration: Family<MethodLabels, Histogram>,
     /// The sums of `duration` by method, which tells them to no reader but a scrape.
     took_ns: [AtomicU64; METHODS],
@@ -159,6 +160,9 @@ impl Metrics {
         registry.register("requests", requests_help, requests.clone());
         let refused_help = "Writes refused before anything was proposed, by reason";
         registry.register("proposals_refused", refused_help, refused.clone());
+        let range_deleted = Counter::default();
+        let range_help = "Keys that deletions of ranges deleted which this node answered";
+        registry.register("range_deleted_keys", range_help, range_deleted.clone());
         let (help, unit) = ("Time to answer a request", Unit::Seconds);
         registry.register_with_unit("request_duration", help, unit, duration.clone());
         let (delay, connections) = (Arc::<Delay>::default(), Connections::default());
@@ -175,7 +179,16 @@ impl Metrics {
         registry.register_collector(Box::new(gauges));
         all.register_collector(Box::new(Process));
         let took_ns = Default::default();
-        Metrics { registry: all, requests, refused, duration, took_ns, delay, connections }
+        Metrics {
+            registry: all,
+            requests,
+            refused,
+            range_deleted,
+            duration,
+            took_ns,
+            delay,
+            connections,
+        }
     }
 
     /// The delay of the main thread.
@@ -202,6 +215,11 @@ impl Metrics {
         if let Some(reason) = failed.filter(|_| method == Method::Write).and_then(refusal) {
             self.refused.get_or_create(&ReasonLabels { reason }).inc();
         }
+    }
+
+    /// Counts keys that the deletion of a range deleted.
+    pub(crate) fn deleted_of_range(&self, keys: u32) {
+        self.range_deleted.inc_by(u64::from(keys));
     }
 
     /// How the requests of this method ended: what `requests` and the sum of `request_duration` are.

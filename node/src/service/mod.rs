@@ -75,6 +75,8 @@ struct Inner {
     tls: Option<Tls>,
     /// How many may take the state at once.
     backups: Arc<Semaphore>,
+    /// How many deletions of ranges may be under way at once.
+    ranges: Arc<Semaphore>,
     started: Instant,
     stopping: Stop,
 }
@@ -127,6 +129,7 @@ impl KvService {
             metrics: parts.metrics,
             tls: parts.tls,
             backups: Arc::new(Semaphore::new(backup::STREAMS)),
+            ranges: Arc::new(Semaphore::new(write::RANGES)),
             started: Instant::now(),
             stopping: parts.stopping,
         };

@@ -7,7 +7,7 @@ use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::operation::Kind;
 use cairn_client::proto::operator_client::OperatorClient;
 use cairn_client::proto::{self, ErrorDetail};
-use cairn_client::{Client, Condition, Error, ListOptions, MemberChange, Mode, ScrubAction};
+use cairn_client::{Client, Condition, Error, ListOptions, MemberChange, Mode, Range, ScrubAction};
 use cairn_node::access::{Entries, TokenHash};
 use cairn_node::{Environment, Node};
 use std::path::Path;
@@ -92,6 +92,25 @@ fn denied<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
         Error::PermissionDenied { message } => message,
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_is_deleted_by_a_name_that_may_write_each_of_its_keys() {
+    let cluster = cluster(&NAMES, "").await;
+    cluster.until_ranges().await;
+    let (all, app) = (client(&cluster, "all"), client(&cluster, "app"));
+    for key in ["app/1", "app/2", "other"] {
+        all.put(key, "v").await.expect("allowed");
+    }
+    let told = denied(app.delete_range(Range::all()).await);
+    assert!(told.contains("token app may not write all keys:"), "{told}");
+    for range in [Range::from("app/"..), Range::from("a".."b"), Range::from("app/".."app1")] {
+        denied(app.delete_range(range).await);
+    }
+    denied(client(&cluster, "reader").delete_range(Range::prefix("app/")).await);
+    denied(client(&cluster, "ops").delete_range(Range::prefix("app/")).await);
+    assert_eq!(app.delete_range(Range::prefix("app/")).await, Ok(2));
+    assert_eq!(all.delete_range(..).await, Ok(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

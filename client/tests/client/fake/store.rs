@@ -4,6 +4,16 @@ use bytes::Bytes;
 use cairn_client::proto;
 use std::collections::BTreeMap;
 
+/// How many keys of a range the fake deletes at once.
+const RANGE_KEYS: usize = 4;
+
+fn most(delete: &proto::DeleteRange) -> usize {
+    match delete.most {
+        0 => RANGE_KEYS,
+        most => most as usize,
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) index: u64,
@@ -35,6 +45,11 @@ impl Store {
                     self.items.remove(&delete.key);
                 }
                 proto::operation::Kind::Check(_) => {}
+                proto::operation::Kind::DeleteRange(delete) => {
+                    for key in self.of_range(&delete).into_iter().take(most(&delete)) {
+                        self.items.remove(&key);
+                    }
+                }
             }
         }
         let response = proto::WriteResponse { term: 3, index: self.index, applied, results };
@@ -47,6 +62,7 @@ impl Store {
             proto::operation::Kind::Put(put) => (&put.key, put.condition),
             proto::operation::Kind::Delete(delete) => (&delete.key, delete.condition),
             proto::operation::Kind::Check(check) => (&check.key, check.condition),
+            proto::operation::Kind::DeleteRange(delete) => return self.evaluate_range(delete),
         };
         let version = self.items.get(key).map(|(_, version)| *version);
         let condition_held = match condition.and_then(|condition| condition.kind) {
@@ -58,6 +74,7 @@ impl Store {
             condition_held,
             existed: version.is_some(),
             version: version.unwrap_or(0),
+            ..Default::default()
         }
     }
 
@@ -68,6 +85,22 @@ impl Store {
             }
             None => proto::GetResponse::default(),
         }
+    }
+
+    fn evaluate_range(&self, delete: &proto::DeleteRange) -> proto::OperationResult {
+        let (found, most) = (self.of_range(delete).len(), most(delete));
+        proto::OperationResult {
+            condition_held: !delete.whole || found <= most,
+            deleted: found.min(most) as u32,
+            more: found > most,
+            ..Default::default()
+        }
+    }
+
+    fn of_range(&self, delete: &proto::DeleteRange) -> Vec<Bytes> {
+        let proto::Range { start, end } = delete.range.clone().unwrap();
+        let from = self.items.range(start..).map(|(key, _)| key.clone());
+        from.take_while(|key| end.is_empty() || *key < end).collect()
     }
 
     pub(super) fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {

@@ -8,7 +8,7 @@ use cairn_client::proto::condition::Kind as ConditionKind;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::operation::Kind as OperationKind;
 use cairn_engine::Value;
-use cairn_raft::{Command, Condition, Operation, Session};
+use cairn_raft::{Command, Condition, Operation, RANGE_KEYS_MAX, Session};
 use tonic::Status;
 
 /// A valid request.
@@ -80,28 +80,33 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
     for (position, operation) in request.operations.into_iter().enumerate() {
         let Some(kind) = operation.kind else {
             return Err(Status::invalid_argument(format!(
-                "operation {position} is neither put, delete nor check"
+                "operation {position} is neither put, delete, check nor the deletion of a range"
             )));
         };
         let operation = match kind {
             OperationKind::Put(put) => {
                 new_key(limits, &put.key)?;
+                key(&put.key)?;
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
                 let value = intact(&put.key, put.value, put.value_crc32)?;
                 Operation::Put { key: put.key, value, condition: condition(put.condition) }
             }
             OperationKind::Delete(delete) => {
+                key(&delete.key)?;
                 Operation::Delete { key: delete.key, condition: condition(delete.condition) }
             }
             OperationKind::Check(check) => {
+                key(&check.key)?;
                 Operation::Check { key: check.key, condition: condition(check.condition) }
             }
+            OperationKind::DeleteRange(delete) => delete_range(delete)?,
         };
-        key(key_of(&operation))?;
-        bytes = bytes.saturating_add(key_of(&operation).len());
+        let end = operation.end().map_or(0, Bytes::len);
+        bytes = bytes.saturating_add(operation.key().len()).saturating_add(end);
         operations.push(operation);
     }
+    range_is_alone(&operations)?;
     let limit = limits.max_request_bytes;
     if bytes > limit {
         let message = format!(
@@ -112,11 +117,46 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
     Ok(Checked { command: Command { synced: request.synced, session, operations }, bytes })
 }
 
-fn key_of(operation: &Operation) -> &Bytes {
-    match operation {
-        Operation::Put { key, .. }
-        | Operation::Delete { key, .. }
-        | Operation::Check { key, .. } => key,
+/// The deletion of a range.
+fn delete_range(delete: proto::DeleteRange) -> Result<Operation, Status> {
+    let Some(proto::Range { start, end }) = delete.range else {
+        return Err(Status::invalid_argument(
+            "the deletion of a range names no range; one with neither start nor end has all keys",
+        ));
+    };
+    for bound in [&start, &end].into_iter().filter(|bound| !bound.is_empty()) {
+        // Just behind a key is that key and a byte of zero.
+        within(bound, KEY_BYTES_MAX as usize + 1, "")?;
+    }
+    if !end.is_empty() && end <= start {
+        return Err(Status::invalid_argument(format!(
+            "the range begins at `{}` and ends at `{}`, which is not behind that",
+            start.escape_ascii(),
+            end.escape_ascii()
+        )));
+    }
+    let most = match delete.most {
+        0 => RANGE_KEYS_MAX,
+        1..=RANGE_KEYS_MAX => delete.most,
+        most => {
+            return Err(Status::invalid_argument(format!(
+                "the deletion of a range names {most} keys; at most {RANGE_KEYS_MAX} go with one request, more with further ones"
+            )));
+        }
+    };
+    Ok(Operation::DeleteRange { start, end, most, whole: delete.whole })
+}
+
+/// A range is deleted alone, or beside checks: what one entry of the log does is bounded.
+fn range_is_alone(operations: &[Operation]) -> Result<(), Status> {
+    let is_range = |operation: &&Operation| matches!(operation, Operation::DeleteRange { .. });
+    let is_check = |operation: &&Operation| matches!(operation, Operation::Check { .. });
+    let ranges = operations.iter().filter(is_range).count();
+    match ranges == 0 || operations.len() == 1 + operations.iter().filter(is_check).count() {
+        true => Ok(()),
+        false => Err(Status::invalid_argument(
+            "a range is deleted beside another change; send it alone, or beside checks",
+        )),
     }
 }
 

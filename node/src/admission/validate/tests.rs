@@ -93,6 +93,59 @@ fn a_request_without_operations_or_with_an_empty_one_is_refused() {
     }
 }
 
+fn range(start: &'static str, end: &'static str, most: u32) -> proto::Operation {
+    let range = Some(proto::Range { start: start.into(), end: end.into() });
+    let delete = proto::DeleteRange { range, most, whole: true };
+    proto::Operation { kind: Some(OperationKind::DeleteRange(delete)) }
+}
+
+fn check(key: &'static str) -> proto::Operation {
+    let check = proto::Check { key: key.into(), condition: None };
+    proto::Operation { kind: Some(OperationKind::Check(check)) }
+}
+
+#[test]
+fn a_range_is_deleted_alone_or_beside_checks_and_with_a_number_of_keys_in_the_command() {
+    let most_of = |operations| {
+        let checked = write(&limits(), request(operations)).expect("good");
+        let mut found = checked.command.operations.into_iter().filter_map(|one| match one {
+            Operation::DeleteRange { most, whole, .. } => Some((most, whole)),
+            _ => None,
+        });
+        (found.next().expect("a range"), checked.bytes)
+    };
+    assert_eq!(most_of(vec![range("a", "bc", 0)]), ((RANGE_KEYS_MAX, true), 3));
+    assert_eq!(most_of(vec![range("", "", 7)]), ((7, true), 0));
+    assert_eq!(
+        most_of(vec![check("k"), range("a", "", RANGE_KEYS_MAX)]),
+        ((RANGE_KEYS_MAX, true), 2)
+    );
+}
+
+#[test]
+fn a_range_that_is_none_or_is_beside_other_changes_is_refused_with_the_way_out() {
+    let none = proto::DeleteRange { range: None, most: 1, whole: false };
+    let none = proto::Operation { kind: Some(OperationKind::DeleteRange(none)) };
+    for (operations, named) in [
+        (vec![none], "names no range"),
+        (vec![range("b", "a", 1)], "begins at `b` and ends at `a`"),
+        (vec![range("b", "b", 1)], "begins at `b` and ends at `b`"),
+        (vec![range("a", "b", RANGE_KEYS_MAX + 1)], "names 4097 keys; at most 4096"),
+        (vec![put("k", "v"), range("a", "b", 1)], "send it alone, or beside checks"),
+        (vec![range("a", "b", 1), check("k"), range("c", "d", 1)], "send it alone"),
+    ] {
+        let refused = write(&limits(), request(operations)).expect_err("refused");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains(named), "{refused}");
+    }
+    let long = proto::Range { start: vec![b'a'; 2050].into(), end: Bytes::new() };
+    let long = proto::DeleteRange { range: Some(long), most: 1, whole: false };
+    let long = proto::Operation { kind: Some(OperationKind::DeleteRange(long)) };
+    let (code, reason, limit, actual, _) = refusal(vec![long]);
+    assert_eq!((code, reason), (Code::InvalidArgument, Reason::KeyInvalid));
+    assert_eq!((limit, actual), (2049, 2050));
+}
+
 #[test]
 fn a_delete_needs_no_space_and_its_conditions_arrive() {
     let delete = |kind| proto::Delete {
@@ -216,6 +269,10 @@ fn restored(command: &Command) -> proto::WriteRequest {
             Operation::Check { key, condition: held } => {
                 OperationKind::Check(proto::Check { key, condition: condition(held) })
             }
+            Operation::DeleteRange { start, end, most, whole } => {
+                let range = Some(proto::Range { start, end });
+                OperationKind::DeleteRange(proto::DeleteRange { range, most, whole })
+            }
         };
         proto::Operation { kind: Some(kind) }
     });
@@ -237,6 +294,7 @@ fn any_bytes_are_a_write_within_the_limits_or_are_refused() {
         "long_key" => request(vec![put("123456789", "v")]).encode_to_vec(),
         "long_value" => request(vec![put("k", vec![7; 17])]).encode_to_vec(),
         "long" => request(vec![put("a", vec![7; 14]); 3]).encode_to_vec(),
+        "range" => request(vec![check("c"), range("a", "b", 0)]).encode_to_vec(),
     )
     .for_each(|bytes| {
         let limits = low_limits();
@@ -255,7 +313,14 @@ fn any_bytes_are_a_write_within_the_limits_or_are_refused() {
         assert!(checked.bytes <= limits.max_request_bytes);
         assert_eq!(checked.bytes as u64, command.bytes());
         for operation in &command.operations {
-            assert!((1..=KEY_BYTES_MAX as usize).contains(&operation.key().len()));
+            let lengths = match operation.end() {
+                Some(end) => {
+                    assert!(end.len() <= KEY_BYTES_MAX as usize + 1);
+                    0..=KEY_BYTES_MAX as usize + 1
+                }
+                None => 1..=KEY_BYTES_MAX as usize,
+            };
+            assert!(lengths.contains(&operation.key().len()));
             if let Some(value) = operation.value() {
                 assert!(operation.key().len() <= limits.max_key_bytes);
                 assert!(value.bytes().len() <= limits.max_value_bytes);
@@ -273,6 +338,12 @@ fn any_bytes_are_a_write_within_the_limits_or_are_refused() {
                 assert!(sent.is_none_or(|sent| sent == crc32fast::hash(&put.value)));
             }
             let condition = match operation.kind.as_mut().expect("checked") {
+                OperationKind::DeleteRange(delete) => {
+                    if delete.most == 0 {
+                        delete.most = RANGE_KEYS_MAX;
+                    }
+                    continue;
+                }
                 OperationKind::Put(proto::Put { condition, .. })
                 | OperationKind::Delete(proto::Delete { condition, .. })
                 | OperationKind::Check(proto::Check { condition, .. }) => condition,

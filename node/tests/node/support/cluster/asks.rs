@@ -171,6 +171,14 @@ impl Cluster {
         self.until(what, all).await
     }
 
+    /// Returns when the cluster's version is this build's: then ranges are deleted.
+    pub async fn until_ranges(&self) {
+        let risen = |node: &NodeStatus| {
+            node.versions.as_ref().is_some_and(|versions| versions.cluster == cairn_raft::VERSION)
+        };
+        self.until_all("the version that has ranges", risen).await;
+    }
+
     /// Returns when every running node knows a leader. Fails at once if one has ended.
     pub async fn wait_ready(&mut self) {
         let began = Instant::now();
