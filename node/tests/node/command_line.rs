@@ -1,7 +1,8 @@
 //! The command line against a real cluster, from requests to exit codes.
-use crate::support::{Cluster, SLOW_ELECTIONS, command, finish, json_of, run};
+use crate::support::{Cluster, SLOW_ELECTIONS, command, finish, json_of, run, terminal};
 use cairn_launch::HeldPort;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::process::Stdio;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,6 +63,42 @@ async fn every_command_works_and_ends_with_its_exit_code() {
         run(cluster.folder.path(), &["get", "b", "-e", &address, "--timeout", "300ms"]);
     assert_eq!(unreachable.code, 6, "{}", unreachable.stderr);
     assert_eq!(run(cluster.folder.path(), &["put"]).code, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_is_deleted_by_whoever_has_read_how_many_keys_it_has() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    cluster.until_ranges().await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    for key in ["a", "a/1", "a/2", "a/3", "a0"] {
+        assert_eq!(cairn(&["put", key, "v"]).code, 0);
+    }
+    let refused = cairn(&["delete", "--prefix", "a/"]);
+    assert!(refused.code == 2 && refused.stderr.contains("add --yes"), "{refused:?}");
+    let endpoint = cluster.endpoints().remove(0);
+    let answered = |answer: &[u8]| {
+        let (mut master, line) = terminal();
+        let arguments = ["delete", "--prefix", "a/", "-e", &endpoint, "--timeout", "60s"];
+        let mut command = command(cluster.folder.path(), &arguments);
+        let command = command.stdin(line).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // It waits in the terminal until it is read.
+        master.write_all(answer).expect("typed");
+        finish(command.spawn().expect("cairn starts"))
+    };
+    let kept = answered(b"no\n");
+    assert!(kept.code != 0 && kept.stderr.contains("nothing was deleted"), "{kept:?}");
+    assert_eq!(cairn(&["list", "-k"]).stdout, "a\na/1\na/2\na/3\na0\n");
+    let deleted = answered(b"yes\n");
+    assert!(deleted.stderr.contains("begin with `a/`, 3 keys now?"), "{deleted:?}");
+    assert_eq!((deleted.code, deleted.stdout.as_str()), (0, "3 keys deleted\n"));
+    assert_eq!(cairn(&["list", "-k"]).stdout, "a\na0\n");
+
+    assert_eq!(cairn(&["delete", "--prefix", "a/"]).stdout, "0 keys deleted\n", "nothing to ask");
+    let all = ["delete", "--escaped", "--prefix", r"\x61", "--yes", "-o", "json"];
+    assert_eq!(json_of(&cairn(&all)), json!({ "deleted": 2 }));
+    for wrong in [&["delete"][..], &["delete", "a", "--prefix", "b"], &["delete", "a", "--yes"]] {
+        assert_eq!(cairn(wrong).code, 2, "{wrong:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
