@@ -53,6 +53,31 @@ pub struct WriteOperation {
     pub condition: Condition,
 }
 
+/// The deletion of a range of a group's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeSpec {
+    /// The first key that may be in it.
+    pub from: Key,
+    /// The first key behind it, above `from` and at most [`GROUP_KEYS`].
+    pub until: Key,
+    /// At most so many keys are deleted, from the first on.
+    pub most: usize,
+    /// None is deleted if there are more.
+    pub whole: bool,
+}
+
+impl RangeSpec {
+    /// The keys that may be in it.
+    pub fn keys(self) -> std::ops::Range<Key> {
+        self.from..self.until
+    }
+
+    /// Whether none of its keys exists afterwards, whatever was there.
+    pub fn leaves_none(self) -> bool {
+        self.keys().len() <= self.most
+    }
+}
+
 /// A page of a group's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListSpec {
@@ -75,6 +100,8 @@ pub struct ListSpec {
 pub enum Action {
     /// One or more operations, atomically.
     Write(Vec<WriteOperation>),
+    /// The first keys of a range, or all of them.
+    DeleteRange(RangeSpec),
     /// One key.
     Get(Key),
     /// One key from any node's state, however old.
@@ -89,6 +116,13 @@ pub enum Action {
     Version(Key),
     /// A page.
     List(ListSpec),
+}
+
+impl Action {
+    /// Whether it may change something.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Action::Write(_) | Action::DeleteRange(_))
+    }
 }
 
 /// A listed key.
@@ -120,6 +154,22 @@ pub enum Outcome {
         index: Version,
         /// The operations whose conditions failed, with the versions found.
         failed: Vec<(usize, Option<Version>)>,
+    },
+    /// Keys of a range were deleted.
+    RangeDeleted {
+        /// The log index.
+        index: Version,
+        /// The term.
+        term: u64,
+        /// How many keys.
+        deleted: usize,
+        /// Whether the range had more.
+        more: bool,
+    },
+    /// A range had more keys than it could be deleted with; nothing changed.
+    RangeTooLarge {
+        /// The log index at which they were counted.
+        index: Version,
     },
     /// A get.
     Found(Option<(Value, Version)>),
@@ -162,14 +212,46 @@ impl Record {
 
     /// Whether it is a write that took effect.
     pub fn is_applied(&self) -> bool {
-        matches!(self.outcome, Outcome::Applied { .. })
+        self.log_id().is_some()
+    }
+
+    /// Term and log index of a write that took effect.
+    pub fn log_id(&self) -> Option<(u64, Version)> {
+        match self.outcome {
+            Outcome::Applied { index, term, .. } | Outcome::RangeDeleted { index, term, .. } => {
+                Some((term, index))
+            }
+            _ => None,
+        }
     }
 
     /// The log index in the answer to a write.
     pub fn index(&self) -> Option<Version> {
         match self.outcome {
-            Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => Some(index),
+            Outcome::Applied { index, .. }
+            | Outcome::ConditionFailed { index, .. }
+            | Outcome::RangeDeleted { index, .. }
+            | Outcome::RangeTooLarge { index } => Some(index),
             _ => None,
+        }
+    }
+
+    /// The keys that it leaves absent as far as its answer tells, if it deletes a range and took effect.
+    pub fn surely_deleted(&self) -> std::ops::Range<Key> {
+        match (&self.action, &self.outcome) {
+            (Action::DeleteRange(spec), Outcome::RangeDeleted { more: false, .. }) => spec.keys(),
+            _ => 0..0,
+        }
+    }
+
+    /// The keys that it may have deleted, if it deletes a range and nobody was told which.
+    pub fn perhaps_deleted(&self) -> std::ops::Range<Key> {
+        match (&self.action, &self.outcome) {
+            (
+                Action::DeleteRange(spec),
+                Outcome::Unknown | Outcome::RangeDeleted { more: true, .. },
+            ) => spec.keys(),
+            _ => 0..0,
         }
     }
 

@@ -360,7 +360,7 @@ fn judge(
     let seen = seen.lock();
     found.extend(cluster.states.check(history, &seen.logs));
     for record in history.records() {
-        if let Outcome::Applied { index, term, .. } = record.outcome {
+        if let Some((term, index)) = record.log_id() {
             found.extend(seen.logs.acknowledged(cairn_engine::LogId { term, index }));
         }
     }
@@ -400,6 +400,8 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
             }
             Outcome::Applied { .. } => "writes applied",
             Outcome::ConditionFailed { .. } => "conditions failed",
+            Outcome::RangeDeleted { .. } => "ranges deleted",
+            Outcome::RangeTooLarge { .. } => "ranges too large",
             Outcome::Found(_) => "gets",
             Outcome::FoundMany(..) => "gets of several keys",
             Outcome::FoundVersion(_) => "versions",

@@ -4,7 +4,7 @@
 //! and names the lost write.
 
 use crate::Violation;
-use crate::history::{Action, Change, History, Key, Outcome, Record, Version};
+use crate::history::{Action, Change, History, Key, Record, Version, WriteOperation};
 use std::collections::BTreeMap;
 
 /// The property's name.
@@ -26,7 +26,7 @@ pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
         let fine = match (change, found) {
             (Change::Put(_), Some(found)) => *found >= version,
             (_, Some(found)) => *found > version,
-            (Change::Put(_), None) => open_delete(history, group, key),
+            (Change::Put(_), None) => perhaps_deleted(history, group, key, version),
             (_, None) => true,
         };
         if !fine {
@@ -43,27 +43,35 @@ pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
 fn last_acknowledged(history: &History) -> BTreeMap<(u32, Key), (Version, Change, &Record)> {
     let mut last: BTreeMap<(u32, Key), (Version, Change, &Record)> = BTreeMap::new();
     for record in history.records() {
-        let (Action::Write(operations), Outcome::Applied { index, .. }) =
-            (&record.action, &record.outcome)
-        else {
-            continue;
+        let Some((_, index)) = record.log_id() else { continue };
+        let operations: &[WriteOperation] = match &record.action {
+            Action::Write(operations) => operations,
+            _ => &[],
         };
-        for operation in operations.iter().filter(|operation| operation.change != Change::Check) {
-            let at = (record.group, operation.key);
-            if last.get(&at).is_none_or(|(version, _, _)| version <= index) {
-                last.insert(at, (*index, operation.change, record));
+        let changes = operations.iter().map(|operation| (operation.key, operation.change));
+        let deleted = record.surely_deleted().map(|key| (key, Change::Delete));
+        for (key, change) in changes.chain(deleted).filter(|(_, change)| *change != Change::Check) {
+            let at = (record.group, key);
+            if last.get(&at).is_none_or(|(version, _, _)| *version <= index) {
+                last.insert(at, (index, change, record));
             }
         }
     }
     last
 }
 
-/// Whether a delete of unknown outcome may have removed the key.
-fn open_delete(history: &History, group: u32, key: Key) -> bool {
-    history.records().iter().any(|record| match &record.action {
-        Action::Write(operations) if record.is_open() && record.group == group => operations
+/// Whether a delete of unknown outcome may have removed the key after this version, or the deletion of a
+/// range of which nobody was told which keys went.
+fn perhaps_deleted(history: &History, group: u32, key: Key, version: Version) -> bool {
+    let mut records = history.records().iter().filter(|record| record.group == group);
+    records.any(|record| match &record.action {
+        Action::Write(operations) if record.is_open() => operations
             .iter()
             .any(|operation| operation.key == key && operation.change == Change::Delete),
+        Action::DeleteRange(_) => {
+            let later = record.index().is_none_or(|index| index > version);
+            later && record.perhaps_deleted().contains(&key)
+        }
         _ => false,
     })
 }
@@ -71,7 +79,7 @@ fn open_delete(history: &History, group: u32, key: Key) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Condition, WriteOperation};
+    use crate::history::{Condition, Outcome, RangeSpec};
 
     fn write(change: Change, index: Option<Version>) -> Record {
         let outcome = match index {
@@ -99,5 +107,28 @@ mod tests {
             vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))],
             Some(5)
         ));
+    }
+
+    /// The deletion of a range with key 0 in it, and whether it says that there were more keys.
+    fn range(index: Option<Version>, more: bool) -> Record {
+        let outcome = match index {
+            Some(index) => Outcome::RangeDeleted { index, term: 1, deleted: 1, more },
+            None => Outcome::Unknown,
+        };
+        let action = Action::DeleteRange(RangeSpec { from: 0, until: 3, most: 1, whole: false });
+        Record { action, outcome, ..write(Change::Check, None) }
+    }
+
+    #[test]
+    fn a_deleted_range_leaves_none_of_its_keys_and_first_keys_of_one_excuse_a_missing_key() {
+        let put = || write(Change::Put(1), Some(5));
+        assert!(lost(vec![put(), range(Some(6), false)], Some(5)));
+        assert!(!lost(vec![put(), range(Some(6), false)], None));
+        assert!(!lost(vec![put(), range(Some(6), false)], Some(7)));
+        assert!(!lost(vec![put(), range(Some(6), true)], None));
+        assert!(!lost(vec![put(), range(Some(6), true)], Some(5)));
+        assert!(lost(vec![put(), range(Some(4), true)], None), "it was before the put");
+        assert!(lost(vec![put(), range(Some(4), false)], None), "it was before the put");
+        assert!(!lost(vec![put(), range(None, true)], None));
     }
 }

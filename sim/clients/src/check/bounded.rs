@@ -69,36 +69,44 @@ fn lacks(
     (!fine).then(|| format!("{read} lacks {write}"))
 }
 
-/// The index of a write that was applied, and what it left of the key; `None` if it did not change it.
+/// The index of a write that was applied, and what it left of the key; `None` if it did not change it, or
+/// nobody was told whether it did.
 fn changed(record: &Record, key: Key) -> Option<(Version, Change)> {
-    let (Action::Write(operations), Outcome::Applied { index, .. }) =
-        (&record.action, &record.outcome)
-    else {
-        return None;
-    };
+    let (_, index) = record.log_id()?;
+    if record.surely_deleted().contains(&key) {
+        return Some((index, Change::Delete));
+    }
+    let Action::Write(operations) = &record.action else { return None };
     // The last operation of a write on a key is the one that stays.
     let mut changes = operations.iter().filter(|one| one.key == key && one.change != Change::Check);
-    changes.next_back().map(|one| (*index, one.change))
+    changes.next_back().map(|one| (index, one.change))
 }
 
 /// Whether the write may have deleted the key behind this index, before the read ended.
 fn may_delete(record: &Record, key: Key, behind: Version, read: &Record) -> bool {
-    let Action::Write(operations) = &record.action else { return false };
-    let in_time = record.invoked <= read.returned;
-    in_time
-        && match changed(record, key) {
-            Some((index, change)) => index > behind && change == Change::Delete,
-            None => {
-                let deletes = |one: &WriteOperation| one.key == key && one.change == Change::Delete;
-                record.is_open() && operations.iter().any(deletes)
-            }
+    if record.invoked > read.returned {
+        return false;
+    }
+    if let Some((index, change)) = changed(record, key) {
+        return index > behind && change == Change::Delete;
+    }
+    match &record.action {
+        Action::Write(operations) => {
+            let deletes = |one: &WriteOperation| one.key == key && one.change == Change::Delete;
+            record.is_open() && operations.iter().any(deletes)
         }
+        Action::DeleteRange(_) => {
+            let later = record.index().is_none_or(|index| index > behind);
+            later && record.perhaps_deleted().contains(&key)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Condition;
+    use crate::history::{Condition, RangeSpec, Value};
 
     fn write(invoked_ms: u64, change: Change, index: Option<Version>) -> Record {
         let outcome = match index {
@@ -117,6 +125,17 @@ mod tests {
         let (invoked, returned) = (invoked_ms * NS_PER_MS, (invoked_ms + 1) * NS_PER_MS);
         let outcome = Outcome::Found(found);
         Record { client: 1, group: 0, action, synced: false, invoked, returned, outcome }
+    }
+
+    /// The deletion of first keys of a range, which begins with the key.
+    fn range(invoked_ms: u64, outcome: Outcome) -> Record {
+        let action = Action::DeleteRange(RangeSpec { from: 0, until: 2, most: 1, whole: false });
+        Record { action, outcome, ..write(invoked_ms, Change::Check, None) }
+    }
+
+    /// That it deleted one key, and whether the range had more.
+    fn told(index: Version, more: bool) -> Outcome {
+        Outcome::RangeDeleted { index, term: 1, deleted: 1, more }
     }
 
     fn is_fine(writes: &[Record], read: Record, slow_ppm: u32) -> bool {
@@ -159,6 +178,22 @@ mod tests {
                 "{delete}"
             );
         }
+        let ranges = [
+            (1500, told(6, false), true),
+            (1500, told(6, true), true),
+            (1500, Outcome::Unknown, true),
+            (9000, Outcome::Unknown, false),
+            (0, told(4, true), false),
+            (0, told(4, false), false),
+            (1500, Outcome::RangeTooLarge { index: 6 }, false),
+        ];
+        for (invoked_ms, outcome, fine) in ranges {
+            let deleted = range(invoked_ms, outcome);
+            let is_fine = is_fine(&[put.clone(), deleted.clone()], read(2000, None), 0);
+            assert_eq!(is_fine, fine, "{deleted}");
+        }
+        let without = Record { outcome: told(6, false), ..range(0, Outcome::Unknown) };
+        assert!(!is_fine(&[put.clone(), without], read(2000, Some((1, 5))), 0), "it was deleted");
         let deleted = [put, write(100, Change::Delete, Some(6))];
         assert!(is_fine(&deleted, read(2000, None), 0));
         assert!(!is_fine(&deleted, read(2000, Some((1, 5))), 0), "it was deleted");

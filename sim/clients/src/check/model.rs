@@ -5,8 +5,8 @@
 //! is remembered, and later answers must agree.
 
 use crate::history::{
-    Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, Value, Version,
-    WriteOperation,
+    Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, RangeSpec, Record, Value,
+    Version, WriteOperation,
 };
 use crate::workload::{key_bytes, value_bytes};
 use std::collections::BTreeMap;
@@ -130,6 +130,34 @@ impl State {
         }
     }
 
+    /// The keys that the deletion of this range deletes here, and whether it has more.
+    fn of_range(&self, spec: RangeSpec) -> (Vec<Key>, bool) {
+        let is_there = |key: &Key| self.keys.get(*key).copied().flatten().is_some();
+        let mut keys: Vec<Key> = spec.keys().filter(is_there).collect();
+        let more = keys.len() > spec.most;
+        keys.truncate(spec.most);
+        (keys, more)
+    }
+
+    /// Whether the deletion of a range may have this answer here. What it deletes is gone then.
+    fn deletes_range(&mut self, spec: RangeSpec, outcome: &Outcome) -> bool {
+        let (keys, has_more) = self.of_range(spec);
+        let holds = !(spec.whole && has_more);
+        let agreed = match outcome {
+            Outcome::RangeDeleted { deleted, more, .. } => {
+                holds && *deleted == keys.len() && *more == has_more
+            }
+            Outcome::RangeTooLarge { .. } => !holds,
+            _ => true,
+        };
+        for key in keys.into_iter().filter(|_| holds) {
+            if let Some(slot) = self.keys.get_mut(key) {
+                *slot = None;
+            }
+        }
+        agreed
+    }
+
     /// The state after `record` took effect here, or `None` if its answer contradicts this state.
     pub fn step(&self, request: Request, record: &Record, versions: &Versions) -> Option<State> {
         let mut next = self.clone();
@@ -163,6 +191,9 @@ impl State {
                     next.apply(request, operations);
                 }
                 Some(next)
+            }
+            (Action::DeleteRange(spec), outcome) => {
+                next.deletes_range(*spec, outcome).then_some(next)
             }
             (Action::Get(key), Outcome::Found(found)) => {
                 let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
@@ -228,6 +259,43 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_loses_its_first_keys_or_all_of_them_and_its_answer_says_so() {
+        let full = || {
+            let mut state = State::default();
+            for key in [0, 1, 3] {
+                let change = Change::Put(key as Value + 7);
+                state.apply(3, &[WriteOperation { key, change, condition: Condition::None }]);
+            }
+            state
+        };
+        let told = |deleted, more| Outcome::RangeDeleted { index: 9, term: 1, deleted, more };
+        let too_large = Outcome::RangeTooLarge { index: 9 };
+        let (all, few) = ((0, 4, 4), (0, 4, 2));
+        for ((from, until, most), whole, outcome, agreed, left) in [
+            (all, false, told(3, false), true, 0),
+            (all, true, told(3, false), true, 0),
+            (all, false, told(2, false), false, 0),
+            (all, true, too_large.clone(), false, 0),
+            (few, false, told(2, true), true, 1),
+            (few, false, told(2, false), false, 1),
+            (few, true, too_large.clone(), true, 3),
+            (few, true, told(2, true), false, 3),
+            (few, true, Outcome::Unknown, true, 3),
+            (few, false, Outcome::Unknown, true, 1),
+            ((2, 3, 1), true, told(0, false), true, 3),
+            ((1, 3, 1), true, told(1, false), true, 2),
+        ] {
+            let (mut state, spec) = (full(), RangeSpec { from, until, most, whole });
+            assert_eq!(state.deletes_range(spec, &outcome), agreed, "{spec:?} {outcome:?}");
+            let found = state.keys.iter().flatten().count();
+            assert_eq!(found, left, "{spec:?} {outcome:?}");
+        }
+        let mut state = full();
+        state.deletes_range(RangeSpec { from: 0, until: 4, most: 2, whole: false }, &told(2, true));
+        assert!(state.keys[3].is_some(), "the first ones go");
+    }
 
     #[test]
     fn a_version_learnt_of_a_silent_writer_must_be_repeated() {

@@ -45,7 +45,7 @@ pub fn check(history: &History, states: &[SentState]) -> Vec<Violation> {
 
 /// A write that the state must have by its time and has not, or the other way round.
 fn out_of_time(record: &Record, state: &SentState) -> Option<String> {
-    let Outcome::Applied { index, .. } = record.outcome else { return None };
+    let (_, index) = record.log_id()?;
     if record.returned < state.asked && index > state.index {
         let of = state.index;
         return Some(format!(
@@ -72,6 +72,14 @@ impl Writes {
     fn of(history: &History) -> Writes {
         let mut writes = Writes::default();
         for record in history.records() {
+            let deleted = |key: Key| ((record.group, key), record.invoked, Change::Delete);
+            for (at, _, change) in record.surely_deleted().map(deleted) {
+                let index = record.index().unwrap_or_default();
+                writes.acknowledged.entry(at).or_default().insert(index, change);
+            }
+            for (at, sent, change) in record.perhaps_deleted().map(deleted) {
+                writes.open.entry(at).or_default().push((sent, change));
+            }
             let Action::Write(operations) = &record.action else { continue };
             let changes = operations.iter().filter(|operation| operation.change != Change::Check);
             for operation in changes {
@@ -188,7 +196,7 @@ fn contradictions(states: &[SentState]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Condition, WriteOperation};
+    use crate::history::{Condition, RangeSpec, WriteOperation};
 
     /// A write of key 0 that was sent at a time and answered one later.
     fn write(change: Change, sent: u64, index: Option<Version>) -> Record {
@@ -256,6 +264,29 @@ mod tests {
         assert_eq!(wrong(put(111), &[state(8, Some((2, 7)))]), 1, "it was sent later");
         let delete = vec![write(Change::Put(1), 10, Some(5)), write(Change::Delete, 20, None)];
         assert_eq!(wrong(delete, &[state(8, None)]), 0);
+    }
+
+    #[test]
+    fn a_state_has_no_key_of_a_deleted_range_and_may_lack_one_of_which_nobody_knows() {
+        let range = |sent, index: Option<Version>, more| {
+            let outcome = match index {
+                Some(index) => Outcome::RangeDeleted { index, term: 1, deleted: 1, more },
+                None => Outcome::Unknown,
+            };
+            let spec = RangeSpec { from: 0, until: 2, most: 1, whole: false };
+            let action = Action::DeleteRange(spec);
+            Record { action, outcome, ..write(Change::Check, sent, None) }
+        };
+        let put = || write(Change::Put(1), 10, Some(5));
+        let sure = || vec![put(), range(20, Some(7), false)];
+        assert_eq!(wrong(sure(), &[state(8, None)]), 0);
+        assert_eq!(wrong(sure(), &[state(8, Some((1, 5)))]), 1, "it was deleted");
+        assert_eq!(wrong(sure(), &[state(6, None)]), 2, "acknowledged before, and put");
+        for perhaps in [range(20, Some(7), true), range(20, None, true)] {
+            let records = || vec![put(), perhaps.clone()];
+            assert_eq!(wrong(records(), &[state(8, None)]), 0);
+            assert_eq!(wrong(records(), &[state(8, Some((1, 5)))]), 0);
+        }
     }
 
     #[test]

@@ -200,8 +200,13 @@ fn is_safe(record: &Record, since: u64) -> bool {
 
 /// The keys that a write may change.
 fn written(record: &Record) -> Vec<Key> {
-    let Action::Write(operations) = &record.action else { return Vec::new() };
-    operations.iter().filter(|one| one.change != Change::Check).map(|one| one.key).collect()
+    match &record.action {
+        Action::Write(operations) => {
+            operations.iter().filter(|one| one.change != Change::Check).map(|one| one.key).collect()
+        }
+        Action::DeleteRange(spec) => spec.keys().collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn listed(read: &Record) -> &[Item] {

@@ -70,9 +70,11 @@ impl Ledger {
         let mut counts = AnswerCounts { wrong, ..AnswerCounts::default() };
         for record in records {
             match record.outcome {
-                Outcome::Applied { .. } => counts.acknowledged += 1,
+                Outcome::Applied { .. } | Outcome::RangeDeleted { .. } => counts.acknowledged += 1,
                 Outcome::Unknown => counts.unknown += 1,
-                Outcome::NoEffect | Outcome::ConditionFailed { .. } => counts.refused += 1,
+                Outcome::NoEffect
+                | Outcome::ConditionFailed { .. }
+                | Outcome::RangeTooLarge { .. } => counts.refused += 1,
                 Outcome::Found(_)
                 | Outcome::FoundMany(..)
                 | Outcome::FoundVersion(_)

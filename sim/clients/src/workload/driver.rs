@@ -6,9 +6,10 @@ use super::rotation::Rotation;
 use crate::Timeline;
 use crate::check::acknowledged::FinalKeys;
 use crate::history::{
-    Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, WriteOperation,
+    Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, RangeSpec, Record,
+    WriteOperation,
 };
-use cairn_client::{Client, Error, KeyValue, ListOptions, Many, Version};
+use cairn_client::{Client, Error, KeyValue, ListOptions, Many, Range, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,6 +129,10 @@ impl Recorder {
                 self.write(&client.synced(), group, operations).await
             }
             Action::Write(operations) => self.write(client, group, operations).await,
+            Action::DeleteRange(spec) if synced => {
+                self.delete_range(&client.synced(), group, *spec).await
+            }
+            Action::DeleteRange(spec) => self.delete_range(client, group, *spec).await,
             Action::Get(key) => self.get(client.get(encode_key(group, *key)).await),
             Action::StaleGet(key) => self.get(client.get_stale(encode_key(group, *key)).await),
             Action::BoundedGet(key, most) => {
@@ -195,6 +200,33 @@ impl Recorder {
                     batch.commit().await.map(|info| (info.version, info.term, info.previous)),
                 )
             }
+        }
+    }
+
+    async fn delete_range(&self, client: &Client, group: u32, spec: RangeSpec) -> Outcome {
+        let RangeSpec { from, until, most, whole } = spec;
+        let range = match (from, until) {
+            (0, GROUP_KEYS) => Range::prefix(group_prefix(group)),
+            _ => Range::from(encode_key(group, from)..encode_key(group, until)),
+        };
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let answer = match whole {
+            true => client.delete_range_within(range, most).await,
+            false => client.delete_range_page(range, most).await,
+        };
+        match answer {
+            Ok(done) => Outcome::RangeDeleted {
+                index: done.version.0,
+                term: done.term,
+                deleted: done.deleted as usize,
+                more: done.more,
+            },
+            Err(Error::OutcomeUnknown { .. }) => Outcome::Unknown,
+            Err(Error::RangeTooLarge { at }) => Outcome::RangeTooLarge { index: at.0 },
+            // A new cluster has ranges a moment after it is formed, or, where a member was silent then,
+            // once an operator has finished the upgrade.
+            Err(Error::Refused { .. }) => Outcome::NoEffect,
+            Err(error) => self.no_effect(&error),
         }
     }
 

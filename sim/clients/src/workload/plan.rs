@@ -1,8 +1,8 @@
 //! Chooses the next request, from a seed and the client's last answers.
 
 use crate::history::{
-    Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, Record, Value, Version,
-    WriteOperation,
+    Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, RangeSpec, Record, Value,
+    Version, WriteOperation,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
@@ -12,6 +12,8 @@ use std::time::Duration;
 pub const SYNCED_ONE_IN: u32 = 8;
 /// The pause after a refused request, for clients that pause after no other.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+/// One write in this many deletes a range.
+const RANGES_ONE_IN: u32 = 16;
 /// A page that holds a whole group is never larger.
 const WHOLE_GROUP_BYTES: u64 = 4 << 20;
 
@@ -89,7 +91,11 @@ impl Generator {
         let group = group(self.rng.random_range(0..self.profile.groups));
         let key = self.key();
         if self.rng.random_range(0..100) < self.profile.write_percent {
-            return (group, Action::Write(self.write(group, key)));
+            let write = match self.rng.random_range(0..RANGES_ONE_IN) {
+                0 => Action::DeleteRange(self.range(key)),
+                _ => Action::Write(self.write(group, key)),
+            };
+            return (group, write);
         }
         let action = match self.rng.random_range(0..14) {
             0..=4 => Action::Get(key),
@@ -106,8 +112,7 @@ impl Generator {
 
     /// Whether a write asks for a sync before its answer, whatever the mode.
     pub fn wants_synced(&mut self, action: &Action) -> bool {
-        matches!(action, Action::Write(_))
-            && self.rng.random_range(0..self.profile.synced_one_in) == 0
+        action.is_write() && self.rng.random_range(0..self.profile.synced_one_in) == 0
     }
 
     fn key(&mut self) -> Key {
@@ -121,6 +126,17 @@ impl Generator {
     /// Milliseconds: less than an election takes, about as long, and longer.
     fn age(&mut self) -> u64 {
         10_u64.pow(self.rng.random_range(1..=4))
+    }
+
+    fn range(&mut self, from: Key) -> RangeSpec {
+        let whole = self.rng.random_bool(0.3);
+        let most = match self.rng.random_bool(0.5) {
+            true => GROUP_KEYS,
+            false => self.rng.random_range(1..=GROUP_KEYS),
+        };
+        // All keys of a group are a prefix's, too.
+        let from = if self.rng.random_bool(0.3) { 0 } else { from };
+        RangeSpec { from, until: self.rng.random_range(from + 1..=GROUP_KEYS), most, whole }
     }
 
     fn page(&mut self) -> ListSpec {
@@ -223,7 +239,7 @@ mod tests {
         let all: Vec<Action> =
             (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
         let mut values = std::collections::BTreeSet::new();
-        let (mut batches, mut lists, mut deletes) = (0, 0, 0);
+        let (mut batches, mut lists, mut deletes, mut ranges) = (0, 0, 0, [0; 2]);
         let (mut many, mut bounded, mut bounded_many) = (0, 0, 0);
         for action in &all {
             match action {
@@ -237,6 +253,10 @@ mod tests {
                         }
                     }
                 }
+                Action::DeleteRange(spec) => {
+                    assert!(spec.from < spec.until && spec.until <= GROUP_KEYS && spec.most > 0);
+                    ranges[usize::from(spec.leaves_none())] += 1;
+                }
                 Action::List(_) => lists += 1,
                 Action::GetMany(_) => many += 1,
                 Action::BoundedGet(..) => bounded += 1,
@@ -246,5 +266,6 @@ mod tests {
         }
         assert!(batches > 10 && lists > 10 && deletes > 10 && many > 10);
         assert!(bounded > 5 && bounded_many > 5);
+        assert!(ranges.iter().all(|count| *count > 0), "{ranges:?}");
     }
 }

@@ -17,6 +17,7 @@
 //!   half_connected  networks that connect only some of the members
 //!   recovery    recoveries that are interrupted
 //!   storage     snapshots, space, the unsynced-ack flag
+//!   ranges      ranges that are deleted around checkpoints
 //!   repeats     requests that arrive a second time, late
 //!   disks       disks that are lost while something else happens
 //!   devices     disks that lose power alone, never complete an operation, or fail in an open
@@ -61,6 +62,7 @@ mod membership;
 mod modes;
 mod moves;
 mod power;
+mod ranges;
 mod reads;
 mod recovery;
 mod repeats;
@@ -131,6 +133,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         modes::SCENARIOS,
         founders::SCENARIOS,
         states::SCENARIOS,
+        ranges::SCENARIOS,
     ]
     .into_iter()
     .flatten()

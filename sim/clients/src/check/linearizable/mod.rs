@@ -15,7 +15,7 @@
 
 use crate::Violation;
 use crate::check::model::{Request, State, Versions};
-use crate::history::{Action, Change, Condition, History, Key, Outcome, Record};
+use crate::history::{Action, Change, Condition, History, Key, Outcome, RangeSpec, Record};
 use crate::workload::value_bytes;
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
@@ -78,8 +78,7 @@ fn matters(record: &Record) -> bool {
     match (&record.action, &record.outcome) {
         (Action::StaleGet(_) | Action::BoundedGet(..) | Action::BoundedGetMany(..), _)
         | (_, Outcome::NoEffect) => false,
-        (Action::Write(_), _) => true,
-        (_, outcome) => *outcome != Outcome::Unknown,
+        (action, outcome) => action.is_write() || *outcome != Outcome::Unknown,
     }
 }
 
@@ -96,6 +95,8 @@ fn keys_of(record: &Record) -> Keys {
         Action::Write(operations) => {
             operations.iter().fold(0, |keys, operation| keys | 1 << operation.key)
         }
+        // Its answer tells of each of them, also of those that were not there.
+        Action::DeleteRange(spec) => spec.keys().fold(0, |keys, key| keys | 1 << key),
         Action::Get(key)
         | Action::StaleGet(key)
         | Action::BoundedGet(key, _)
@@ -147,6 +148,16 @@ enum Orders {
     First,
     /// One for each set of requests that an order leaves open.
     EachOpenSet,
+}
+
+/// What an operation of silent writes has in common of which only one is tried.
+type Kind = (Key, Discriminant<Change>, Option<Change>, Option<u64>, Condition);
+
+/// What silent writes have in common of which only one is tried.
+#[derive(PartialEq)]
+enum Alike {
+    Write(Vec<Kind>),
+    Range(RangeSpec),
 }
 
 struct Search<'a> {
@@ -228,8 +239,7 @@ impl<'a> Search<'a> {
             let Some(record) = self.records.get(request) else {
                 continue;
             };
-            let is_read = !matches!(record.action, Action::Write(_));
-            if !is_read && Some(request) != next_ordered {
+            if record.action.is_write() && Some(request) != next_ordered {
                 continue;
             }
             let keys = keys_of(record);
@@ -246,8 +256,7 @@ impl<'a> Search<'a> {
     /// touches one of its keys. Of several alike only the first is tried, since none of them ever
     /// expires. Their values matter only if one of them may be seen after the last record.
     fn push_silent(&self, point: &Point, candidates: &[usize], stack: &mut Vec<Point>) {
-        type Kind = (Key, Discriminant<Change>, Option<Change>, Option<u64>, Condition);
-        let mut tried: Vec<Vec<Kind>> = Vec::new();
+        let mut tried: Vec<Alike> = Vec::new();
         let distinct = |change| Some(change).filter(|_| self.wanted == Orders::EachOpenSet);
         let length = |change| match change {
             Change::Put(value) if self.by_length => Some(value_bytes(value)),
@@ -257,19 +266,23 @@ impl<'a> Search<'a> {
             let Some(record) = self.records.get(request) else {
                 continue;
             };
-            let Action::Write(operations) = &record.action else {
-                continue;
-            };
             if !record.is_open() || self.versions.of(request as Request).is_some() {
                 continue;
             }
-            let alike: Vec<_> = operations
-                .iter()
-                .map(|o| {
-                    let (distinct, length) = (distinct(o.change), length(o.change));
-                    (o.key, discriminant(&o.change), distinct, length, o.condition)
-                })
-                .collect();
+            let (alike, blind) = match &record.action {
+                Action::Write(operations) => {
+                    let kinds = operations.iter().map(|o| {
+                        let (distinct, length) = (distinct(o.change), length(o.change));
+                        (o.key, discriminant(&o.change), distinct, length, o.condition)
+                    });
+                    let blind = operations
+                        .iter()
+                        .all(|o| o.condition == Condition::None && o.change != Change::Check);
+                    (Alike::Write(kinds.collect()), blind)
+                }
+                Action::DeleteRange(spec) => (Alike::Range(*spec), spec.leaves_none()),
+                _ => continue,
+            };
             if tried.contains(&alike) {
                 continue;
             }
@@ -278,9 +291,6 @@ impl<'a> Search<'a> {
                 continue;
             };
             let keys = keys_of(record);
-            let blind = operations
-                .iter()
-                .all(|o| o.condition == Condition::None && o.change != Change::Check);
             // If it hides a silent write that no request touched, that write need not have been
             // placed. A write that changes nothing need not be placed either.
             let hides = blind && point.untouched.iter().any(|untouched| untouched & !keys == 0);
@@ -305,7 +315,7 @@ impl<'a> Search<'a> {
                 let Some(record) = self.records.get(request) else {
                     continue;
                 };
-                if matches!(record.action, Action::Write(_)) {
+                if record.action.is_write() {
                     guesses.push(request);
                     continue;
                 }

@@ -1,7 +1,9 @@
 //! Histories that must be accepted, and histories that must be rejected.
 
 use super::*;
-use crate::history::{Change, Condition, Item, Key, ListSpec, Value, Version, WriteOperation};
+use crate::history::{
+    Change, Condition, Item, Key, ListSpec, RangeSpec, Value, Version, WriteOperation,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 fn record(client: u32, invoked: u64, returned: u64, action: Action, outcome: Outcome) -> Record {
@@ -354,6 +356,11 @@ fn a_search_that_gives_up_says_so() {
 /// Runs requests against a real map at random moments inside their intervals: such a history is
 /// correct by construction.
 fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
+    generated_with(seed, clients, requests, false)
+}
+
+/// The same, perhaps with deletions of ranges among them.
+fn generated_with(seed: u64, clients: u32, requests: u64, ranges: bool) -> Vec<Record> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut clock = vec![0_u64; clients as usize];
     let mut moments: Vec<(u64, u64, u64, u32)> = Vec::new();
@@ -371,6 +378,19 @@ fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
     for (index, (at, invoked, returned, client)) in (1..).zip(moments) {
         let key = rng.random_range(0..4);
         let unknown = rng.random_ratio(1, 15);
+        if ranges && rng.random_ratio(1, 6) {
+            let from = rng.random_range(0..4);
+            let until = rng.random_range(from + 1..=4);
+            let (most, whole) = (rng.random_range(1..=3), rng.random());
+            let spec = RangeSpec { from, until, most, whole };
+            let outcome = match unknown && rng.random_bool(0.5) {
+                true => Outcome::Unknown,
+                false => deleted(&mut keys, spec, index),
+            };
+            let outcome = if unknown { Outcome::Unknown } else { outcome };
+            records.push(record(client, invoked, returned, Action::DeleteRange(spec), outcome));
+            continue;
+        }
         let (action, outcome) = match rng.random_range(0..4) {
             0 => (Action::Get(key), Outcome::Found(keys[key])),
             kind => {
@@ -393,6 +413,94 @@ fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
         records.push(record(client, invoked, returned, action, outcome));
     }
     records
+}
+
+/// Deletes a range of a real map.
+fn deleted(keys: &mut [Option<(Value, Version)>; 4], spec: RangeSpec, index: Version) -> Outcome {
+    let mut there: Vec<Key> = spec.keys().filter(|key| keys[*key].is_some()).collect();
+    let more = there.len() > spec.most;
+    if more && spec.whole {
+        return Outcome::RangeTooLarge { index };
+    }
+    there.truncate(spec.most);
+    there.iter().for_each(|key| keys[*key] = None);
+    Outcome::RangeDeleted { index, term: 1, deleted: there.len(), more }
+}
+
+#[test]
+fn generated_histories_with_ranges_are_accepted() {
+    let (mut told, mut refused, mut unknown) = (0, 0, 0);
+    for seed in 0..20 {
+        let records = generated_with(seed, 4, 100, true);
+        for record in records.iter().filter(|r| matches!(r.action, Action::DeleteRange(_))) {
+            match record.outcome {
+                Outcome::RangeDeleted { .. } => told += 1,
+                Outcome::RangeTooLarge { .. } => refused += 1,
+                _ => unknown += 1,
+            }
+        }
+        assert_eq!(check(&History::new(records), DEFAULT_BUDGET), [], "seed {seed}");
+    }
+    assert!(told > 100 && refused > 0 && unknown > 0, "{told}, {refused}, {unknown}");
+}
+
+fn range(
+    invoked: u64,
+    (from, until): (Key, Key),
+    (most, whole): (usize, bool),
+    outcome: Outcome,
+) -> Record {
+    let action = Action::DeleteRange(RangeSpec { from, until, most, whole });
+    record(7, invoked, invoked + 1, action, outcome)
+}
+
+fn told(index: Version, deleted: usize, more: bool) -> Outcome {
+    Outcome::RangeDeleted { index, term: 1, deleted, more }
+}
+
+#[test]
+fn a_range_is_deleted_at_one_moment_with_the_keys_that_were_there() {
+    let (all, ample) = ((0, 4), (4, false));
+    let puts =
+        || vec![put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 3, 3, 7, None)];
+    let then = |rest: &[Record]| puts().into_iter().chain(rest.iter().cloned()).collect::<Vec<_>>();
+    accepted(then(&[range(6, all, ample, told(8, 3, false)), list(8, &[])]));
+    rejected(then(&[range(6, all, ample, told(8, 3, false)), list(8, &[(3, 3, 7)])]));
+    rejected(then(&[range(6, all, ample, told(8, 2, false)), list(8, &[])]));
+    // The first two go, and not the last ones.
+    let first = || range(6, all, (2, false), told(8, 2, true));
+    accepted(then(&[first(), list(8, &[(3, 3, 7)])]));
+    rejected(then(&[first(), list(8, &[(0, 1, 5)])]));
+    rejected(then(&[range(6, all, (2, false), told(8, 2, false)), list(8, &[(3, 3, 7)])]));
+    // All of them, or none.
+    let too_large = || Outcome::RangeTooLarge { index: 8 };
+    let kept = || list(8, &[(0, 1, 5), (1, 2, 6), (3, 3, 7)]);
+    accepted(then(&[range(6, all, (2, true), too_large()), kept()]));
+    rejected(then(&[range(6, all, (2, true), too_large()), list(8, &[(3, 3, 7)])]));
+    rejected(then(&[range(6, all, (3, true), too_large()), kept()]));
+    rejected(then(&[range(6, (0, 2), (2, true), too_large()), kept()]));
+    // It sees every entry before it, and none behind it.
+    rejected(then(&[range(6, all, ample, told(6, 3, false)), list(8, &[])]));
+}
+
+#[test]
+fn a_range_of_unknown_outcome_may_be_deleted_late_or_never_and_only_once() {
+    let open = || {
+        record(7, 2, 2, range(2, (0, 2), (1, false), told(0, 0, false)).action, Outcome::Unknown)
+    };
+    let puts = || vec![put(0, 1, 0, 1, 5, None), put(0, 1, 1, 2, 6, None), open()];
+    let then = |rest: &[Record]| puts().into_iter().chain(rest.iter().cloned()).collect::<Vec<_>>();
+    accepted(then(&[list(4, &[(0, 1, 5), (1, 2, 6)]), list(6, &[(1, 2, 6)])]));
+    accepted(then(&[list(4, &[(0, 1, 5), (1, 2, 6)])]));
+    rejected(then(&[list(4, &[(0, 1, 5)])]));
+    rejected(then(&[list(4, &[])]));
+    // What was put before it took effect may be what went.
+    accepted(then(&[put(4, 5, 0, 7, 9, None), list(6, &[(0, 7, 9), (1, 2, 6)])]));
+    rejected(then(&[
+        put(4, 5, 0, 7, 9, None),
+        put(6, 7, 1, 8, 10, None),
+        list(8, &[(0, 7, 9), (1, 8, 10)]),
+    ]));
 }
 
 #[test]
