@@ -46,6 +46,7 @@ mod nvme;
 mod outage;
 mod packages;
 mod prometheus;
+mod ranges;
 mod readers;
 mod reload;
 mod service_manager;
