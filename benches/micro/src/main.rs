@@ -175,6 +175,16 @@ fn index(criterion: &mut Criterion) {
                 index.insert(key, entry.clone())
             });
         });
+        // As an entry that deletes a range is applied, below a view, but for the space of the values.
+        group.bench_function(name("delete a range of 4096 keys"), |bencher| {
+            let delete = |mut index: Keys| {
+                let range = index.iter_between(b"", b"").take(4096);
+                let keys: Vec<Vec<u8>> = range.map(|(key, _)| key.to_vec()).collect();
+                keys.iter().for_each(|key| drop(index.remove(key)));
+                index
+            };
+            bencher.iter_batched(|| index.clone(), delete, BatchSize::PerIteration);
+        });
         let query = ListQuery {
             from: Bytes::from_static(b"objects:"),
             until: Some(Bytes::from_static(b"objects;")),
