@@ -9,12 +9,23 @@
 //! snapshot yet. So each call is a read: the barrier comes first, and then the look at what it holds.
 
 use super::Replica;
+use crate::core::command::RANGE_KEYS_MAX;
 use crate::core::error::{HistoryError, Malformed};
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::storage::history::{Effect, History, HistoryStatus, KeyChange, changes_of};
 use bytes::Bytes;
 use cairn_engine::{Engine, LogId};
+
+/// So many changes are told at once, or those of one entry.
+const CHANGES_MOST: usize = 4 * RANGE_KEYS_MAX as usize;
+
+/// How much is told at once.
+pub(super) struct Most {
+    pub(super) entries: usize,
+    /// The first entry is told whatever it has.
+    pub(super) changes: usize,
+}
 
 /// What an applied entry changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +38,8 @@ pub struct EntryChanges {
 
 impl Replica {
     /// What the entries behind `after` changed, at most so many entries, in order; nothing if none is
-    /// applied yet. A term of 0 in `after` stands for whichever entry has that index, and is refused once
+    /// applied yet. They are fewer where they would have more than 16,384 changes together. A term of 0 in
+    /// `after` stands for whichever entry has that index, and is refused once
     /// there was an unsafe recovery. Waits for a read barrier ([`Replica::read_barrier`]), whose round
     /// concurrent callers share; no I/O on the disk. May be cancelled.
     ///
@@ -44,7 +56,8 @@ impl Replica {
         }
         let member = &self.inner.member;
         let recovered = member.progress.recovered_entries();
-        behind(&member.engine, &member.history, after, most_entries, &recovered)
+        let most = Most { entries: most_entries, changes: CHANGES_MOST };
+        behind(&member.engine, &member.history, after, &most, &recovered)
     }
 
     /// A value of an entry that [`Replica::changes`] told. Repairs a damaged one as [`Replica::get`]
@@ -81,20 +94,20 @@ pub(super) fn follow_log(engine: &Engine, history: &History) {
     }
 }
 
-fn behind(
+pub(super) fn behind(
     engine: &Engine,
     history: &History,
     after: LogId,
-    most: usize,
+    most: &Most,
     recovered: &[LogId],
 ) -> Result<Vec<EntryChanges>, HistoryError> {
     let effects = || {
         follow_log(engine, history);
         let applied = engine.applied(GROUP).filter(|applied| after.index <= applied.index);
         let there = applied.and_then(|_| engine.log_id_at(GROUP, after.index));
-        history.behind(after, most, there, recovered)
+        history.behind(after, most.entries, there, recovered)
     };
-    let told = read(engine, effects()?)?;
+    let told = read(engine, effects()?, most.changes)?;
     if told.is_empty() {
         // There is nothing, or the log let it go meanwhile.
         effects()?;
@@ -102,13 +115,18 @@ fn behind(
     Ok(told)
 }
 
-/// The changes of these entries, up to the first that the log no longer has.
-fn read(engine: &Engine, effects: Vec<(LogId, Effect)>) -> Result<Vec<EntryChanges>, HistoryError> {
+/// The changes of these entries, up to the first that the log no longer has, or with which they would have
+/// more than `most`.
+fn read(
+    engine: &Engine,
+    effects: Vec<(LogId, Effect)>,
+    most: usize,
+) -> Result<Vec<EntryChanges>, HistoryError> {
     let Some((first, _)) = effects.first() else {
         return Ok(Vec::new());
     };
     let metas = engine.read_metas(GROUP, first.index..u64::MAX, effects.len());
-    let mut told = Vec::with_capacity(metas.len());
+    let (mut told, mut count) = (Vec::with_capacity(metas.len()), 0_usize);
     for ((id, effect), (logged, meta)) in effects.into_iter().zip(metas) {
         let Some(values) = engine.values_of(GROUP, id.index).filter(|_| logged == id) else {
             break;
@@ -117,7 +135,12 @@ fn read(engine: &Engine, effects: Vec<(LogId, Effect)>) -> Result<Vec<EntryChang
         let changes = changes_of(&meta, &lengths, &effect);
         let unreadable =
             |error: Malformed| HistoryError::Unreadable { at: id, reason: error.to_string() };
-        told.push(EntryChanges { id, changes: changes.map_err(unreadable)? });
+        let changes = changes.map_err(unreadable)?;
+        count = count.saturating_add(changes.len());
+        if count > most && !told.is_empty() {
+            break;
+        }
+        told.push(EntryChanges { id, changes });
     }
     Ok(told)
 }

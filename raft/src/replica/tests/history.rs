@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::command::{Condition, Operation, WriteOutcome};
 use crate::core::error::HistoryError;
+use crate::replica::changes::{Most, behind};
 use crate::storage::history::{HistoryStatus, KeyChange, LoggedValue};
 use bytes::Bytes;
 
@@ -76,6 +77,80 @@ async fn the_changes_behind_a_position_are_told_with_their_values() {
     let HistoryStatus { oldest, entries, bytes, .. } = replica.history();
     assert!(oldest.is_some_and(|oldest| oldest < first), "{oldest:?}");
     assert!(entries >= 5 && bytes > entries, "{entries} entries of {bytes} bytes");
+}
+
+/// Entries that are ready together are applied in one step, and a range begins another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_deleted_range_each_key_is_told_with_the_version_that_it_had() {
+    let (_folder, replica) = alone().await;
+    while replica.versions().cluster != VERSION {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let range = |start: &'static str, end: &'static str, most, whole| Operation::DeleteRange {
+        start: start.into(),
+        end: end.into(),
+        most,
+        whole,
+    };
+    let first = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
+    let two = vec![put("b", "1", Condition::None), put("c", "1", Condition::None)];
+    let second = write(&replica, two).await.log_id;
+    let refused = write(&replica, vec![range("", "", 2, true)]).await;
+    assert!(!refused.applied && refused.results[0].more);
+    let deleted = write(&replica, vec![range("", "", 2, false)]).await;
+    assert_eq!((deleted.results[0].deleted, deleted.results[0].more), (2, true));
+    let (put_again, nothing, rest) = tokio::join!(
+        write(&replica, vec![put("a", "2", Condition::Absent)]),
+        write(&replica, vec![range("x", "", 10, false)]),
+        write(&replica, vec![range("c", "d", 10, true)]),
+    );
+    assert_eq!((nothing.results[0].deleted, rest.results[0].deleted), (0, 1));
+    let gone = |key: &'static str, previous: u64| KeyChange {
+        key: key.into(),
+        value: None,
+        previous: Some(previous),
+    };
+    let told = told(&replica, second);
+    assert_eq!(told[0].id, deleted.log_id);
+    assert_eq!(told[0].changes, [gone("a", first.index), gone("b", second.index)]);
+    let of = |id| told.iter().find(|entry| entry.id == id).map(|entry| entry.changes.clone());
+    assert_eq!(of(rest.log_id), Some(vec![gone("c", second.index)]));
+    let value = Some(LoggedValue { number: 0, bytes: 1 });
+    assert_eq!(
+        of(put_again.log_id),
+        Some(vec![KeyChange { value, previous: None, ..gone("a", 0) }])
+    );
+    assert_eq!(told.len(), 3, "the others changed nothing: {told:?}");
+}
+
+/// A consumer asks for many entries at once. Each may have thousands of keys, and what it is told is in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_changes_are_told_at_once_and_whole_entries_of_them() {
+    let (_folder, replica) = alone().await;
+    let begin = write(&replica, vec![put("a", "1", Condition::None)]).await.log_id;
+    let check = || Operation::Check { key: "a".into(), condition: Condition::None };
+    for count in [1, 2, 3] {
+        let puts = (0..count).map(|number| Operation::Put {
+            key: format!("{number}").into(),
+            value: "v".into(),
+            condition: Condition::None,
+        });
+        write(&replica, puts.chain([check()]).collect()).await;
+    }
+    let member = &replica.inner.member;
+    let told = |changes| {
+        let most = Most { entries: usize::MAX, changes };
+        behind(&member.engine, &member.history, begin, &most, None).unwrap()
+    };
+    let counts = |most| {
+        let counts = told(most).into_iter().map(|entry| entry.changes.len());
+        counts.filter(|count| *count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(100), [1, 2, 3]);
+    assert_eq!(counts(5), [1, 2]);
+    assert_eq!(counts(3), [1, 2]);
+    assert_eq!(counts(2), [1]);
+    assert!(!told(0).is_empty(), "nobody would get further");
 }
 
 #[tokio::test(flavor = "multi_thread")]
