@@ -493,7 +493,7 @@ pub struct MemberEpoch {
     /// what its build speaks; 0: a release before versions
     #[prost(uint32, tag = "4")]
     pub version: u32,
-    /// what it runs, from version 2 of the cluster on
+    /// what it runs, from version 4 of the cluster on
     #[prost(string, tag = "5")]
     pub release: ::prost::alloc::string::String,
 }
@@ -533,6 +533,12 @@ pub struct OperationResult {
     /// The key's version, 0 if it did not exist.
     #[prost(uint64, tag = "3")]
     pub version: u64,
+    /// From version 3 of the cluster on: keys that the deletion of a range deleted, and whether the
+    /// range has more than it may delete.
+    #[prost(uint32, tag = "4")]
+    pub deleted: u32,
+    #[prost(bool, tag = "5")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Membership {

@@ -98,7 +98,7 @@ pub struct WriteRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Operation {
-    #[prost(oneof = "operation::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "operation::Kind", tags = "1, 2, 3, 5")]
     pub kind: ::core::option::Option<operation::Kind>,
 }
 /// Nested message and enum types in `Operation`.
@@ -112,7 +112,32 @@ pub mod operation {
         /// changes nothing: a condition on a key for the whole request
         #[prost(message, tag = "3")]
         Check(super::Check),
+        /// From version 3 of the cluster on: one in a request, and beside it only checks.
+        #[prost(message, tag = "5")]
+        DeleteRange(super::DeleteRange),
     }
+}
+/// The keys from `start` on and before `end`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Range {
+    /// may be empty
+    #[prost(bytes = "bytes", tag = "1")]
+    pub start: ::prost::bytes::Bytes,
+    /// empty: to the last key
+    #[prost(bytes = "bytes", tag = "2")]
+    pub end: ::prost::bytes::Bytes,
+}
+/// Deletes the first keys of a range, in byte order.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteRange {
+    #[prost(message, optional, tag = "1")]
+    pub range: ::core::option::Option<Range>,
+    /// keys, 4096 at most; 0: 4096
+    #[prost(uint32, tag = "2")]
+    pub most: u32,
+    /// If the range has more keys than that, nothing is deleted: `condition_held` is false.
+    #[prost(bool, tag = "3")]
+    pub whole: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Put {
@@ -182,6 +207,12 @@ pub struct OperationResult {
     /// the key's version before the request, 0 if it did not exist
     #[prost(uint64, tag = "3")]
     pub version: u64,
+    /// delete_range: keys that it deleted
+    #[prost(uint32, tag = "4")]
+    pub deleted: u32,
+    /// delete_range: the range had more keys than it may delete
+    #[prost(bool, tag = "5")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetRequest {
@@ -685,7 +716,7 @@ pub struct History {
     /// behind it
     #[prost(uint64, tag = "2")]
     pub entries: u64,
-    /// of keys and values that the log keeps for them
+    /// of keys and values that the log keeps for them, and of the keys of ranges that they deleted
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
     /// since the first of them was applied here, at most; 0: there is none
@@ -730,7 +761,7 @@ pub struct MemberVersion {
     /// what its build speaks; 0: a release before versions
     #[prost(uint32, tag = "2")]
     pub version: u32,
-    /// from version 2 of the cluster on; else empty
+    /// from version 4 of the cluster on; else empty
     #[prost(string, tag = "3")]
     pub release: ::prost::alloc::string::String,
 }

@@ -277,7 +277,8 @@ mod tests {
     fn the_refusal_of_a_range_names_it_and_a_role_for_all_of_its_keys() {
         let roles = Arc::new(Roles::parse(["write:other/"]).expect("roles"));
         let identity = Identity { principal: Principal::Token("ada".into()), roles, number: None };
-        let ranges: [(&[u8], Option<&[u8]>, &str, &str); 5] = [
+        type Case<'a> = (&'a [u8], Option<&'a [u8]>, &'a str, &'a str);
+        let ranges: [Case<'_>; 5] = [
             (b"", None, "write all keys:", "`write`"),
             (b"app/", Some(b"app0"), "write the keys that begin with `app/`:", "`write:app/`"),
             (b"app/1", Some(b"app/25"), "the keys from `app/1` until `app/25`:", "`write:app/`"),

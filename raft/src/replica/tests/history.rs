@@ -110,7 +110,7 @@ async fn of_a_deleted_range_each_key_is_told_with_the_version_that_it_had() {
         value: None,
         previous: Some(previous),
     };
-    let told = told(&replica, second);
+    let told = told(&replica, second).await;
     assert_eq!(told[0].id, deleted.log_id);
     assert_eq!(told[0].changes, [gone("a", first.index), gone("b", second.index)]);
     let of = |id| told.iter().find(|entry| entry.id == id).map(|entry| entry.changes.clone());
@@ -140,7 +140,7 @@ async fn so_many_changes_are_told_at_once_and_whole_entries_of_them() {
     let member = &replica.inner.member;
     let told = |changes| {
         let most = Most { entries: usize::MAX, changes };
-        behind(&member.engine, &member.history, begin, &most, None).unwrap()
+        behind(&member.engine, &member.history, begin, &most, &[]).unwrap()
     };
     let counts = |most| {
         let counts = told(most).into_iter().map(|entry| entry.changes.len());
