@@ -175,6 +175,20 @@ impl Attempts {
         others + 1 >= pool.len()
     }
 
+    /// Whether no node is left that could answer a read, now that `node` cannot: each other one cannot either, or
+    /// is not reached at the moment. One that only failed for a moment is left.
+    pub(crate) fn is_nobody_left(&self, pool: &Pool, node: &Arc<Node>) -> bool {
+        if self.target == Target::Leader {
+            return self.is_last_untried(pool, node);
+        }
+        let now = Instant::now();
+        let is_out = |other: &Arc<Node>| {
+            let unfit = self.unfit.iter().chain([node]).any(|unfit| Arc::ptr_eq(unfit, other));
+            unfit || other.cooling(now).is_some()
+        };
+        (0..pool.len()).filter_map(|position| pool.nth(position)).all(|other| is_out(&other))
+    }
+
     /// The node to ask next, or how long to wait until there is one.
     fn choose(&mut self, pool: &Pool, now: Instant) -> Result<Arc<Node>, Duration> {
         let hint = self.hint.take().filter(|node| node.cooling(now).is_none());
@@ -190,11 +204,13 @@ impl Attempts {
         }
         let from = self.cursor.unwrap_or(pool.start);
         let mut until: Option<Instant> = None;
-        let (mut last_resort, mut serves_no_reads) = (None, None);
+        let (mut last_resort, mut serves_no_reads, mut unfit) = (None, None, None);
         for position in from..from + pool.len() {
             let Some(node) = pool.nth(position) else { continue };
             if let Some(cooling) = node.cooling(now) {
                 until = Some(until.map_or(cooling, |earliest| earliest.min(cooling)));
+            } else if self.unfit.iter().any(|unfit| Arc::ptr_eq(unfit, &node)) {
+                unfit = Some(node);
             } else if avoided(&node) {
                 last_resort = Some(node);
             } else if self.target == Target::Reader && !node.serves_reads(now) {
@@ -205,7 +221,7 @@ impl Attempts {
             }
         }
         let wait = until.map_or(MAX_BACKOFF, |until| until.saturating_duration_since(now));
-        serves_no_reads.or(last_resort).ok_or(wait)
+        serves_no_reads.or(last_resort).or(unfit).ok_or(wait)
     }
 
     /// Records that asking `node` failed, and waits as long as the failure requires.

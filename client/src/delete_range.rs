@@ -24,7 +24,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::put`], and [`Error::InvalidRequest`] if no key can be in the range;
-    /// [`Error::Refused`] while the cluster's version is below 3. Some keys may be gone then: call it
+    /// [`Error::Refused`] while the cluster's version is below 3, [`Error::InvalidRequest`] from a leader of an earlier release. Some keys may be gone then: call it
     /// again.
     pub async fn delete_range(&self, range: impl Into<Range>) -> Result<u64, Error> {
         let range = range.into();

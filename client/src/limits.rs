@@ -66,7 +66,10 @@ pub(crate) fn check_operations(
             _ => check_key(limits, key)?,
         }
         let actual = value.len() as u64;
+        // The end of a range is no value.
+        let is_put = matches!(operation.kind, Some(proto::operation::Kind::Put(_)));
         if let Some(limit) = limits.map(|limits| u64::from(limits.max_value_bytes))
+            && is_put
             && actual > limit
         {
             return Err(Error::ValueTooLarge { limit, actual });
@@ -108,6 +111,16 @@ mod tests {
             put(vec![1; *key].into(), vec![2; *value].into(), Condition::None)
         };
         sizes.iter().map(put).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_range_is_no_value() {
+        let (start, end) = (vec![1; 4].into(), vec![2; 12].into());
+        let range = Some(proto::Range { start, end });
+        let delete = proto::DeleteRange { range, ..proto::DeleteRange::default() };
+        let kind = Some(proto::operation::Kind::DeleteRange(delete));
+        let operation = proto::Operation { kind };
+        assert_eq!(check_operations(Some(LIMITS), &[operation]), Ok(()));
     }
 
     #[test]

@@ -158,14 +158,14 @@ impl Client {
             match &failure {
                 Failure::Refused(error) => return Err(error.clone()),
                 // Another node may have the value intact.
-                Failure::Unreadable(message) if attempts.is_last_untried(pool, &node) => {
+                Failure::Unreadable(message) if attempts.is_nobody_left(pool, &node) => {
                     return Err(Error::ValueUnreadable {
                         key: Bytes::new(),
                         message: message.clone(),
                     });
                 }
                 // A node of a later release may know the call.
-                Failure::Unsupported(why) if attempts.is_last_untried(pool, &node) => {
+                Failure::Unsupported(why) if attempts.is_nobody_left(pool, &node) => {
                     return Err(Error::Unsupported { message: why.text.clone() });
                 }
                 _ => {}

@@ -22,7 +22,7 @@ pub(crate) struct DeleteArgs {
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "if_exists", "if_version"])]
     prefix: Option<OsString>,
 
-    /// Do not ask
+    /// Do not ask; not with an empty PREFIX, which stands for every key
     #[arg(long, requires = "prefix")]
     yes: bool,
 
@@ -45,6 +45,12 @@ pub(crate) struct DeleteArgs {
 pub(crate) async fn run(args: DeleteArgs, output: &Output) -> anyhow::Result<Exit> {
     if let Some(prefix) = args.prefix {
         let prefix = key_bytes(prefix, args.escaped)?;
+        // As a script writes it whose variable is not set.
+        if prefix.is_empty() && args.yes {
+            anyhow::bail!(
+                "an empty PREFIX stands for every key of the cluster: leave out --yes to be asked"
+            );
+        }
         return delete_prefix(args.connect.client()?, prefix, args.yes, output).await;
     }
     let key = key_bytes(args.key.unwrap_or_default(), args.escaped)?;
@@ -70,12 +76,19 @@ async fn delete_prefix(
 ) -> anyhow::Result<Exit> {
     if !yes {
         let found = count(&client, &prefix).await?;
-        if found > 0 && !confirm(&question(found, &prefix), "add --yes")? {
+        // Nobody was asked about keys that others put since.
+        if found == 0 {
+            return told(0, output);
+        }
+        if !confirm(&question(found, &prefix), "add --yes")? {
             anyhow::bail!("nothing was deleted");
         }
     }
-    // Also after a count of none: others may have put some since.
-    let deleted = client.delete_range(Range::prefix(prefix)).await?;
+    told(client.delete_range(Range::prefix(prefix)).await?, output)
+}
+
+/// Says how many keys were deleted.
+fn told(deleted: u64, output: &Output) -> anyhow::Result<Exit> {
     output.either(|| json!({ "deleted": deleted }), || format!("{} deleted", keys(deleted)))?;
     Ok(Exit::Done)
 }
