@@ -7,6 +7,7 @@
 //! | `validate` | what a request may be |
 //! | `shares` | how a capacity is shared between clients |
 //! | `writes` | how many writes are under way, and how many bytes |
+//! | `turns` | whose turn it is to delete a range |
 //! | `memory` | how a budget of memory is charged, and who waits for it |
 //! | `requests` | what streams, messages that arrive and calls under way may take |
 //! | `caller` | whose account a request is charged to |
@@ -19,5 +20,6 @@ pub mod memory;
 pub(crate) mod refusal;
 pub mod requests;
 pub(crate) mod shares;
+pub(crate) mod turns;
 pub(crate) mod validate;
 pub(crate) mod writes;

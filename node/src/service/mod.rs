@@ -28,6 +28,7 @@ use crate::access::credentials::Credentials;
 use crate::access::{AccessTable, Need, Session};
 use crate::admission::caller::Caller;
 use crate::admission::requests::{Accounts, Arrived, Budgets};
+use crate::admission::turns::Turns;
 use crate::admission::writes::Admission;
 use crate::admission::{deadline, refusal};
 use crate::config::{Limits, NodeConfig};
@@ -75,8 +76,8 @@ struct Inner {
     tls: Option<Tls>,
     /// How many may take the state at once.
     backups: Arc<Semaphore>,
-    /// How many deletions of ranges may be under way at once.
-    ranges: Arc<Semaphore>,
+    /// Whose turn it is to delete a range.
+    ranges: Turns,
     started: Instant,
     stopping: Stop,
 }
@@ -129,7 +130,7 @@ impl KvService {
             metrics: parts.metrics,
             tls: parts.tls,
             backups: Arc::new(Semaphore::new(backup::STREAMS)),
-            ranges: Arc::new(Semaphore::new(write::RANGES)),
+            ranges: Turns::new(),
             started: Instant::now(),
             stopping: parts.stopping,
         };

@@ -1,7 +1,7 @@
 //! Writes: validated, admitted, proposed, and answered with what is known at the deadline.
 //!
 //! What holds here: an outcome is called unknown only if the write may have been proposed; of the ranges to
-//! delete, one at a time is.
+//! delete, one at a time is, in the order of [`crate::admission::turns`].
 
 use super::Inner;
 use crate::access::Need;
@@ -12,14 +12,8 @@ use cairn_client::proto::operation::Kind;
 use cairn_raft::{OperationResult, WriteOutcome};
 use std::pin::pin;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::Status;
-
-/// Deletions of ranges that are under way at once.
-pub(super) const RANGES: usize = 1;
-/// How often a command that waits for its turn asks whether this member leads still.
-const LEADS_STILL: Duration = Duration::from_millis(100);
 
 pub(super) async fn write(
     inner: &Inner,
@@ -32,7 +26,13 @@ pub(super) async fn write(
     let began = Instant::now();
     let turn = match checked.command.has_range() {
         // Boxed, since few of the many writes under way need it.
-        true => Some(Box::pin(turn(inner, budget)).await?),
+        true => {
+            let leads = || async move {
+                let refused = |error| refusal::of_write(inner.no_service(), error);
+                inner.replica.check_leads().await.map_err(refused)
+            };
+            Some(Box::new(Box::pin(inner.ranges.wait(caller.owner(), budget, leads)).await?))
+        }
         false => None,
     };
     let left = budget.saturating_sub(began.elapsed());
@@ -53,28 +53,6 @@ pub(super) async fn write(
             "no quorum within {} ms",
             budget.as_millis()
         ))),
-    }
-}
-
-/// The right of a command to delete a range, until it is applied or abandoned. One range takes as long to
-/// apply as thousands of deletes: many at once would keep all others waiting.
-///
-/// A member that does not lead refuses at once, and one that is cut off while the command waits soon:
-/// nothing is proposed yet, and another one may lead.
-async fn turn(inner: &Inner, budget: Duration) -> Result<OwnedSemaphorePermit, Status> {
-    let end = Instant::now() + budget;
-    let mut waiting = pin!(inner.ranges.clone().acquire_owned());
-    loop {
-        let refused = |error| refusal::of_write(inner.no_service(), error);
-        inner.replica.check_leads().await.map_err(refused)?;
-        let left = end.saturating_duration_since(Instant::now());
-        match tokio::time::timeout(left.min(LEADS_STILL), &mut waiting).await {
-            Ok(Ok(turn)) => return Ok(turn),
-            // The semaphore is never closed.
-            Ok(Err(closed)) => return Err(refusal::stopped(closed)),
-            Err(_) if left.is_zero() => return Err(refusal::ranges_overloaded()),
-            Err(_) => {}
-        }
     }
 }
 
