@@ -4,8 +4,11 @@
 //!
 //! A write of unknown outcome may have taken effect at any index, or never. So a value of such a write
 //! may be there in the place of an acknowledged one that is older, and such a delete excuses a key that
-//! is missing. Two states tell more: what the later one has from before the earlier one's index, the
-//! earlier one must have too.
+//! is missing. Of a range whose first keys were deleted nobody knows which keys went, but its index is known: it
+//! excuses a missing key only if the key was put before, and not in a state of an earlier index.
+//!
+//! Two states tell more: what the later one has from before the earlier one's index, the earlier one must
+//! have too.
 
 use crate::Violation;
 use crate::history::{Action, Change, History, Key, Outcome, Record, Value, Version};
@@ -64,8 +67,24 @@ fn out_of_time(record: &Record, state: &SentState) -> Option<String> {
 struct Writes {
     /// What each acknowledged write left.
     acknowledged: BTreeMap<(u32, Key), BTreeMap<Version, Change>>,
-    /// What writes of unknown outcome may have left, and when they were sent.
-    open: BTreeMap<(u32, Key), Vec<(u64, Change)>>,
+    /// What writes may have left, where nobody knows whether they did.
+    open: BTreeMap<(u32, Key), Vec<Open>>,
+}
+
+/// A change that may have taken effect, or not.
+struct Open {
+    sent: u64,
+    /// Where, if that is known: of a range whose first keys were deleted.
+    index: Option<Version>,
+    change: Change,
+}
+
+impl Open {
+    /// Whether the state may have this change, and behind the index `after`.
+    fn may_be_in(&self, state: &SentState, after: Version) -> bool {
+        let fits = |index: Version| after < index && index <= state.index;
+        self.sent < state.begun && self.index.is_none_or(fits)
+    }
 }
 
 impl Writes {
@@ -78,7 +97,8 @@ impl Writes {
                 writes.acknowledged.entry(at).or_default().insert(index, change);
             }
             for (at, sent, change) in record.perhaps_deleted().map(deleted) {
-                writes.open.entry(at).or_default().push((sent, change));
+                let open = Open { sent, index: record.index(), change };
+                writes.open.entry(at).or_default().push(open);
             }
             let Action::Write(operations) = &record.action else { continue };
             let changes = operations.iter().filter(|operation| operation.change != Change::Check);
@@ -91,8 +111,9 @@ impl Writes {
                         of_key.insert(index, operation.change);
                     }
                     Outcome::Unknown => {
-                        let of_key = writes.open.entry(at).or_default();
-                        of_key.push((record.invoked, operation.change));
+                        let (sent, change) = (record.invoked, operation.change);
+                        let open = Open { sent, index: None, change };
+                        writes.open.entry(at).or_default().push(open);
                     }
                     _ => {}
                 }
@@ -122,9 +143,10 @@ impl Writes {
     ) -> Option<String> {
         let acknowledged = self.acknowledged.get(&at);
         let last = acknowledged.and_then(|of_key| of_key.range(..=state.index).next_back());
+        let after = last.map(|(index, _)| *index).unwrap_or_default();
         let may_have = |change: Change| {
             let mut open = self.open.get(&at).into_iter().flatten();
-            open.any(|(sent, other)| *other == change && *sent < state.begun)
+            open.any(|open| open.change == change && open.may_be_in(state, after))
         };
         let Some((value, version)) = found else {
             return match last {
@@ -287,6 +309,10 @@ mod tests {
             assert_eq!(wrong(records(), &[state(8, None)]), 0);
             assert_eq!(wrong(records(), &[state(8, Some((1, 5)))]), 0);
         }
+        let before = vec![put(), range(2, Some(4), true)];
+        assert_eq!(wrong(before, &[state(8, None)]), 1, "it was put after the deletion");
+        let behind = vec![put(), range(105, Some(9), true)];
+        assert_eq!(wrong(behind, &[state(8, None)]), 1, "the deletion is of a later index");
     }
 
     #[test]
