@@ -238,7 +238,9 @@ pub(crate) fn of_write(blocked: Option<String>, error: WriteError) -> Status {
         }
         WriteError::Full(why) => full(why),
         WriteError::Invalid(why) => Status::invalid_argument(why),
-        needs @ WriteError::NeedsVersion { .. } => refused(needs.to_string()),
+        needs @ (WriteError::NeedsVersion { .. } | WriteError::NoVersionYet { .. }) => {
+            refused(needs.to_string())
+        }
         WriteError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
     }

@@ -65,6 +65,17 @@ pub enum WriteError {
         /// The version that it needs.
         needed: u32,
     },
+    /// The cluster is new, and the version that it begins with is not in its log yet. Nothing was proposed.
+    #[error(
+        "the cluster is new, its log has no version yet, and {what} needs {needed}: try again in some seconds, when the first \
+             leader knows what every member runs"
+    )]
+    NoVersionYet {
+        /// What the command asks for.
+        what: &'static str,
+        /// The version that it needs.
+        needed: u32,
+    },
     /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),

@@ -3,7 +3,7 @@
 use super::{Replica, read_barrier};
 use crate::core::codec::{self, MAX_META_BYTES};
 use crate::core::command::{Command, Operation, RANGE_KEYS_MAX, WriteOutcome};
-use crate::core::error::WriteError;
+use crate::core::error::{ReadError, WriteError};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{Answer, Reply, TypeConfig};
@@ -75,7 +75,8 @@ impl Replica {
         // What arrives in an election, at the member that wins it, has none.
         self.check_leads().await?;
         if has_range {
-            self.check_version("the deletion of a range", Feature::Operations)?;
+            // Boxed, since few of the many writes under way need it.
+            Box::pin(self.check_version("the deletion of a range", Feature::Operations)).await?;
         }
         let lengths = || proposal.values.iter().map(|value| value.bytes().len() as u64);
         let need = Need {
@@ -123,12 +124,31 @@ impl Replica {
 
     /// Whether the cluster uses a feature, as far as the log is applied here: then each member reads what is
     /// proposed from here on.
-    fn check_version(&self, what: &'static str, feature: Feature) -> Result<(), WriteError> {
-        let cluster = self.inner.member.identity.identities.version();
-        match feature.is_used(cluster) {
-            true => Ok(()),
-            false => Err(WriteError::NeedsVersion { what, cluster, needed: feature.since() }),
+    ///
+    /// The story: a new leader had the version's record in its log, but had not applied it. It refused, and the
+    /// client did not ask again. So a leader refuses only behind a barrier.
+    async fn check_version(&self, what: &'static str, feature: Feature) -> Result<(), WriteError> {
+        let member = &self.inner.member;
+        if feature.is_used(member.identity.identities.version()) {
+            return Ok(());
         }
+        let barrier = self.read_barrier().await;
+        // Another member may lead by now, and judges by itself.
+        self.check_leads().await?;
+        barrier.map_err(|error| match error {
+            ReadError::NotLeader { leader } => WriteError::NotLeader { leader },
+            ReadError::NoLeader => WriteError::NoLeader,
+            ReadError::Stopped(reason) => WriteError::Stopped(reason),
+        })?;
+        let (cluster, needed) = (member.identity.identities.version(), feature.since());
+        if feature.is_used(cluster) {
+            return Ok(());
+        }
+        // The mode is logged behind the version that a cluster begins with.
+        Err(match member.modes.modes().cluster {
+            Some(_) => WriteError::NeedsVersion { what, cluster, needed },
+            None => WriteError::NoVersionYet { what, needed },
+        })
     }
 
     /// The refusal of a write that another member takes: this one, or the next. Boxed, since few of the

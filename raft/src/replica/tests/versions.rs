@@ -1,6 +1,7 @@
 //! A replica in a cluster whose version rises.
 
 use super::*;
+use crate::core::command::{Condition, Operation};
 use crate::membership::{ChangeError, MemberChange};
 use crate::transport::PendingJoin;
 
@@ -46,30 +47,75 @@ async fn a_new_cluster_begins_at_the_version_that_its_members_speak() {
     assert_eq!(replica.versions().cluster, VERSION);
 }
 
+/// openraft does nothing from here on, until this is dropped.
+async fn stall(replica: &Replica) -> std::sync::mpsc::Sender<()> {
+    let raft = replica.inner.member.raft.clone();
+    let (busy, is_busy) = tokio::sync::oneshot::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    tokio::spawn(async move {
+        let stall = move |_: &_| {
+            busy.send(()).ok();
+            may_go_on.recv().ok();
+        };
+        raft.with_raft_state(stall).await
+    });
+    is_busy.await.unwrap();
+    go_on
+}
+
+fn delete_all() -> Command {
+    let (start, end) = (bytes::Bytes::new(), bytes::Bytes::new());
+    let range = Operation::DeleteRange { start, end, most: 10, whole: false };
+    Command { synced: false, session: None, operations: vec![range] }
+}
+
 /// A build of version 2 could not read the entry.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_is_deleted_only_in_a_cluster_whose_every_member_can_read_that() {
-    use crate::core::command::{Command, Condition, Operation};
     let (_folder, replica) = alone().await;
     while replica.modes().cluster.is_none() {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let command = |operation| Command { synced: false, session: None, operations: vec![operation] };
     let (key, value, condition) = ("a".into(), "v".into(), Condition::None);
-    replica.write(command(Operation::Put { key, value, condition })).await.unwrap();
-    let (start, end) = (bytes::Bytes::new(), bytes::Bytes::new());
-    let range = command(Operation::DeleteRange { start, end, most: 10, whole: false });
+    let operations = vec![Operation::Put { key, value, condition }];
+    replica.write(Command { synced: false, session: None, operations }).await.unwrap();
     let is_there = || replica.engine().lookup(crate::core::ids::GROUP, b"a").is_some();
     let identities = &replica.inner.member.identity.identities;
     identities.set_logged(&identities.logged(), &Arc::default(), 2);
-    let refused = replica.write(range.clone()).await.unwrap_err().to_string();
+    let refused = replica.write(delete_all()).await.unwrap_err().to_string();
     let named = "the cluster's version is 2, and the deletion of a range needs 3";
     assert!(refused.contains(named) && refused.contains("`cairn upgrade finish`"), "{refused}");
     assert!(is_there());
     identities.set_logged(&identities.logged(), &Arc::default(), VERSION);
-    let done = replica.write(range).await.unwrap();
+    let done = replica.write(delete_all()).await.unwrap();
     assert_eq!((done.applied, done.results[0].deleted), (true, 1));
     assert!(!is_there());
+}
+
+/// The story: a new leader had not applied the version's record yet. It refused a range, and no client asks again
+/// after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_refuses_a_range_for_the_version_only_behind_a_read_barrier() {
+    let (_folder, replica) = alone().await;
+    while replica.modes().cluster.is_none() {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let identities = &replica.inner.member.identity.identities;
+    let go_on = stall(&replica).await;
+    identities.set_logged(&identities.logged(), &Arc::default(), 2);
+    let mut deleting = Box::pin(replica.write(delete_all()));
+    assert!(futures::poll!(&mut deleting).is_pending(), "no quorum has answered");
+    identities.set_logged(&identities.logged(), &Arc::default(), VERSION);
+    drop(go_on);
+    assert!(deleting.await.unwrap().applied);
+}
+
+#[test]
+fn a_new_cluster_is_told_to_wait_and_not_to_finish_an_upgrade() {
+    let what = "the deletion of a range";
+    let told = WriteError::NoVersionYet { what, needed: 3 }.to_string();
+    assert!(told.contains("the deletion of a range needs 3: try again"), "{told}");
+    assert!(!told.contains("upgrade"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,22 +156,9 @@ async fn no_member_is_changed_while_a_version_record_is_under_way() {
     while replica.modes().cluster.is_none() {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let LocalMember { identity, raft, .. } = &*replica.inner.member;
+    let identity = &replica.inner.member.identity;
     let reconciler = &replica.inner.service.reconciler;
-    // openraft does nothing from here on.
-    let (busy, is_busy) = tokio::sync::oneshot::channel();
-    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
-    let stalled = {
-        let raft = raft.clone();
-        tokio::spawn(async move {
-            let stall = move |_: &_| {
-                busy.send(()).ok();
-                may_go_on.recv().ok();
-            };
-            raft.with_raft_state(stall).await
-        })
-    };
-    is_busy.await.unwrap();
+    let go_on = stall(&replica).await;
     // As far as this member knows, it runs the next release.
     let BootEpoch { number, nonce } = identity.boot().epoch;
     let epoch = BootEpoch { number: number + 1, nonce };
@@ -149,6 +182,5 @@ async fn no_member_is_changed_while_a_version_record_is_under_way() {
         runtime::sleep(Duration::from_millis(5)).await;
     }
     drop(go_on);
-    stalled.await.unwrap().unwrap();
     assert!(matches!(beside.await, Err(ChangeError::Refused(_))), "it is the last voter still");
 }
