@@ -367,6 +367,12 @@ fn judge(
     found.extend(
         recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)),
     );
+    let refused = recorder.take_refused_ranges();
+    // An unsafe recovery may discard the version that has ranges.
+    if !cluster.decided() {
+        let property = "a cluster that has deleted a range refuses none";
+        found.extend(refused.into_iter().map(|text| Violation::new(property, text)));
+    }
     for text in recorder.unreadable() {
         // The members that have the value may be down; at the end all are up, and all keys were
         // read.

@@ -96,6 +96,7 @@ impl Ledger {
     /// damaged or was never written, or no order of the requests explains the answers.
     pub fn compare(&mut self, listing: &Listing) -> Vec<String> {
         let mut wrong = self.strange(listing);
+        wrong.extend(self.recorder.take_refused_ranges());
         for (read, group) in reads(&mut self.groups, listing, self.recorder.now()) {
             wrong.extend(sentences(group.compare(&read)));
             self.recorder.checked(read.group, group.open());
@@ -113,6 +114,7 @@ impl Ledger {
         listing: &Listing,
         since: Duration,
     ) -> (Vec<String>, u64) {
+        self.recorder.forget_ranges();
         let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let safe = self.groups.values().filter_map(|group| group.newest_safe(since)).max();
         let (mut wrong, mut lost) = (self.strange(listing), 0);

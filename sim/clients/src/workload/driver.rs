@@ -2,6 +2,7 @@
 
 use super::encoding::{decode_key, decode_value, encode_key, encode_value, group_prefix};
 use super::plan::Generator;
+use super::ranges::Ranges;
 use super::rotation::Rotation;
 use crate::Timeline;
 use crate::check::acknowledged::FinalKeys;
@@ -29,6 +30,7 @@ struct Kept {
     acknowledged: usize,
     surprises: Vec<String>,
     unreadable: Vec<String>,
+    ranges: Ranges,
     rotation: Option<Rotation>,
 }
 
@@ -76,6 +78,17 @@ impl Recorder {
     /// Answers that a value exists but cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
         self.kept.lock().unreadable.clone()
+    }
+
+    /// Takes the refusals of ranges by a cluster that has deleted one before. No client should get them, unless there
+    /// was an unsafe recovery.
+    pub fn take_refused_ranges(&self) -> Vec<String> {
+        self.kept.lock().ranges.take()
+    }
+
+    /// An unsafe recovery may have discarded the version that has ranges.
+    pub(crate) fn forget_ranges(&self) {
+        self.kept.lock().ranges = Ranges::default();
     }
 
     /// Takes the records since the last call, and the answers that no client should get or that a
@@ -130,9 +143,9 @@ impl Recorder {
             }
             Action::Write(operations) => self.write(client, group, operations).await,
             Action::DeleteRange(spec) if synced => {
-                self.delete_range(&client.synced(), group, *spec).await
+                self.delete_range(&client.synced(), group, *spec, invoked).await
             }
-            Action::DeleteRange(spec) => self.delete_range(client, group, *spec).await,
+            Action::DeleteRange(spec) => self.delete_range(client, group, *spec, invoked).await,
             Action::Get(key) => self.get(client.get(encode_key(group, *key)).await),
             Action::StaleGet(key) => self.get(client.get_stale(encode_key(group, *key)).await),
             Action::BoundedGet(key, most) => {
@@ -203,7 +216,13 @@ impl Recorder {
         }
     }
 
-    async fn delete_range(&self, client: &Client, group: u32, spec: RangeSpec) -> Outcome {
+    async fn delete_range(
+        &self,
+        client: &Client,
+        group: u32,
+        spec: RangeSpec,
+        invoked: u64,
+    ) -> Outcome {
         let RangeSpec { from, until, most, whole } = spec;
         let range = match (from, until) {
             (0, GROUP_KEYS) => Range::prefix(group_prefix(group)),
@@ -214,6 +233,10 @@ impl Recorder {
             true => client.delete_range_within(range, most).await,
             false => client.delete_range_page(range, most).await,
         };
+        if matches!(answer, Ok(_) | Err(Error::RangeTooLarge { .. })) {
+            let now = self.timeline.now();
+            self.kept.lock().ranges.answered(now);
+        }
         match answer {
             Ok(done) => Outcome::RangeDeleted {
                 index: done.version.0,
@@ -223,9 +246,10 @@ impl Recorder {
             },
             Err(Error::OutcomeUnknown { .. }) => Outcome::Unknown,
             Err(Error::RangeTooLarge { at }) => Outcome::RangeTooLarge { index: at.0 },
-            // A new cluster has ranges a moment after it is formed, or, where a member was silent then,
-            // once an operator has finished the upgrade.
-            Err(Error::Refused { .. }) => Outcome::NoEffect,
+            Err(refused @ Error::Refused { .. }) => {
+                self.kept.lock().ranges.refused(invoked, &refused);
+                Outcome::NoEffect
+            }
             Err(error) => self.no_effect(&error),
         }
     }

@@ -3,13 +3,14 @@
 //! `plan` chooses requests, from a seed and the client's last answers. `encoding` turns keys and
 //! values into bytes and back. `driver` sends requests with the real client library and records
 //! them with their answers. `churn` keeps overwriting, so that space is reused. `bulk` owns many
-//! keys, and checks its own reads.
+//! keys, and checks its own reads. `ranges` notes who is refused the deletion of a range.
 
 mod bulk;
 mod churn;
 mod driver;
 mod encoding;
 mod plan;
+mod ranges;
 mod rotation;
 
 pub use bulk::Bulk;
