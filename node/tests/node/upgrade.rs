@@ -17,6 +17,7 @@ fn check(cluster: &Cluster) -> Value {
 async fn members_of_one_version_have_nothing_to_finish_and_a_later_version_is_refused() {
     let more = format!("{SLOW_ELECTIONS}mode = \"sync\"");
     let cluster = Cluster::start(3, "64MiB", &more).await;
+    cluster.until_newest_version().await;
     let logged = |node: &cairn_client::NodeStatus| {
         let versions = node.versions.as_ref();
         versions.is_some_and(|versions| {

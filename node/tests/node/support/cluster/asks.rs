@@ -5,6 +5,7 @@ use crate::support::program::{Ran, command, finish, run};
 use crate::support::{COMMAND_TIMEOUT, POLL, WAIT_LIMIT};
 use cairn_client::{Client, MemberState, NodeStatus, Options, Role};
 use cairn_launch::Signal;
+use cairn_raft::VERSION;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -171,12 +172,22 @@ impl Cluster {
         self.until(what, all).await
     }
 
-    /// Returns when the cluster's version is this build's: then ranges are deleted.
-    pub async fn until_ranges(&self) {
+    /// Returns when the cluster's version is this build's on every running node. An operator finishes the upgrade: where
+    /// a founder is silent for some seconds, as on a slow machine, a cluster begins at an earlier version and stays there.
+    pub async fn until_newest_version(&self) {
+        let operator = self.client().operator();
+        // It is refused until every member's version is in the log.
+        let finish = async || operator.finish_upgrade(VERSION).await.ok();
+        self.until("the upgrade is finished", finish).await;
         let risen = |node: &NodeStatus| {
-            node.versions.as_ref().is_some_and(|versions| versions.cluster == cairn_raft::VERSION)
+            node.versions.as_ref().is_some_and(|versions| versions.cluster == VERSION)
         };
-        self.until_all("the version that has ranges", risen).await;
+        self.until_all("the newest version", risen).await;
+    }
+
+    /// Returns when ranges are deleted.
+    pub async fn until_ranges(&self) {
+        self.until_newest_version().await;
     }
 
     /// Returns when every running node knows a leader. Fails at once if one has ended.
