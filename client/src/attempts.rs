@@ -60,6 +60,8 @@ pub(crate) struct Attempts {
     /// Nodes that cannot answer this read, as far as they say: they lack its call, or the value intact. They are
     /// asked again only where no other can be.
     unfit: Vec<Arc<Node>>,
+    /// Nodes that were not reached, or broke off.
+    unreached: Vec<Arc<Node>>,
     tried: Vec<String>,
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
@@ -81,6 +83,7 @@ impl Attempts {
             hinted: false,
             avoid: None,
             unfit: Vec::new(),
+            unreached: Vec::new(),
             tried: Vec::new(),
             strangers: Vec::new(),
             last: None,
@@ -176,22 +179,22 @@ impl Attempts {
     }
 
     /// Whether no node is left that could answer a read, now that `node` cannot: each other one cannot either, or
-    /// is not reached at the moment. One that only failed for a moment is left.
+    /// was not reached. One that only failed for a moment is left.
     pub(crate) fn is_nobody_left(&self, pool: &Pool, node: &Arc<Node>) -> bool {
         if self.target == Target::Leader {
             return self.is_last_untried(pool, node);
         }
-        let now = Instant::now();
         let is_out = |other: &Arc<Node>| {
-            let unfit = self.unfit.iter().chain([node]).any(|unfit| Arc::ptr_eq(unfit, other));
-            unfit || other.cooling(now).is_some()
+            let mut out = self.unfit.iter().chain(&self.unreached).chain([node]);
+            out.any(|out| Arc::ptr_eq(out, other))
         };
         (0..pool.len()).filter_map(|position| pool.nth(position)).all(|other| is_out(&other))
     }
 
     /// The node to ask next, or how long to wait until there is one.
     fn choose(&mut self, pool: &Pool, now: Instant) -> Result<Arc<Node>, Duration> {
-        let hint = self.hint.take().filter(|node| node.cooling(now).is_none());
+        let hint = self.hint.take();
+        let hint = hint.filter(|node| node.cooling(now).is_none() && !self.is_unfit(node));
         self.hinted = hint.is_some();
         if let Some(hint) = hint {
             return Ok(hint);
@@ -209,7 +212,7 @@ impl Attempts {
             let Some(node) = pool.nth(position) else { continue };
             if let Some(cooling) = node.cooling(now) {
                 until = Some(until.map_or(cooling, |earliest| earliest.min(cooling)));
-            } else if self.unfit.iter().any(|unfit| Arc::ptr_eq(unfit, &node)) {
+            } else if self.is_unfit(&node) {
                 unfit = Some(node);
             } else if avoided(&node) {
                 last_resort = Some(node);
@@ -277,17 +280,31 @@ impl Attempts {
             self.avoid = Some(node.clone());
         }
         // The leader stays the first choice of other reads, and would be that of this one again.
-        if self.target != Target::Leader
-            && matches!(failure, Failure::Unreadable(_) | Failure::Unsupported(_))
-            && !self.unfit.iter().any(|unfit| Arc::ptr_eq(unfit, node))
-        {
+        let is_unfit = match &failure {
+            Failure::Unreadable(_) | Failure::Unsupported(_) => true,
+            // It only leads back.
+            Failure::NotLeader(Some(_)) => {
+                self.hint.as_ref().is_some_and(|leader| self.is_unfit(leader))
+            }
+            _ => false,
+        };
+        if self.target != Target::Leader && is_unfit && !self.is_unfit(node) {
             self.unfit.push(node.clone());
+        }
+        if matches!(failure, Failure::NotSent(_) | Failure::OtherCluster(_) | Failure::Lost { .. })
+            && !self.unreached.iter().any(|unreached| Arc::ptr_eq(unreached, node))
+        {
+            self.unreached.push(node.clone());
         }
         let delay = self.delay(pool, &failure);
         if !self.says_less(&failure) {
             self.last = Some(failure);
         }
         delay
+    }
+
+    fn is_unfit(&self, node: &Arc<Node>) -> bool {
+        self.unfit.iter().any(|unfit| Arc::ptr_eq(unfit, node))
     }
 
     /// Keeps further reads from a node where one failed. Returns whether it is no leader any more, as far

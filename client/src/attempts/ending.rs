@@ -9,18 +9,27 @@ use super::Attempts;
 use crate::Error;
 use crate::error::Why;
 use crate::failure::Failure;
+use crate::pool::Target;
 use crate::shown::of_node;
 
 impl Attempts {
     /// A node that is down explains less than a node that says why nobody is served, or who leads, and a
     /// node of another cluster less than what a member answered.
     pub(super) fn says_less(&self, failure: &Failure) -> bool {
-        use Failure::{ElectionBlocked, NoLeader, NotLeader, NotSent, OtherCluster};
+        use Failure::{
+            ElectionBlocked, Lost, NoLeader, NotLeader, NotSent, OtherCluster, Unreadable,
+            Unsupported,
+        };
         match (&self.last, failure) {
             (
                 Some(ElectionBlocked(_) | NoLeader | NotLeader(Some(_)) | OtherCluster(_)),
                 NotSent(_),
             ) => true,
+            // Of a read: a node that was asked knows that it cannot be answered.
+            (
+                Some(Unreadable(_) | Unsupported(_)),
+                NotSent(_) | Lost { .. } | NoLeader | NotLeader(_),
+            ) => self.target != Target::Leader,
             (Some(last), OtherCluster(_)) => !matches!(last, OtherCluster(_) | NotSent(_)),
             _ => false,
         }

@@ -71,8 +71,12 @@ impl Turns {
         let end = Instant::now() + waits(budget);
         let mut waiting = pin!(self.turn(owner));
         loop {
-            leads().await?;
-            let left = end.saturating_duration_since(Instant::now());
+            let left = || end.saturating_duration_since(Instant::now());
+            match tokio::time::timeout(left(), leads()).await {
+                Ok(leads) => leads?,
+                Err(_) => return Err(refusal::ranges_overloaded()),
+            }
+            let left = left();
             match tokio::time::timeout(left.min(LEADS_STILL), &mut waiting).await {
                 Ok(Ok(turn)) if Instant::now() < end => return Ok(turn),
                 // The semaphores are never closed.

@@ -3,7 +3,7 @@
 use super::ConnectOptions;
 use super::bytes_text::{escape, key_bytes};
 use super::confirm::confirm;
-use super::exit::Exit;
+use super::exit::{Exit, UsageError};
 use super::output::Output;
 use super::put::write_json;
 use cairn_client::{Client, Condition, ListOptions, Range, Version};
@@ -47,9 +47,8 @@ pub(crate) async fn run(args: DeleteArgs, output: &Output) -> anyhow::Result<Exi
         let prefix = key_bytes(prefix, args.escaped)?;
         // As a script writes it whose variable is not set.
         if prefix.is_empty() && args.yes {
-            anyhow::bail!(
-                "an empty PREFIX stands for every key of the cluster: leave out --yes to be asked"
-            );
+            let why = "an empty PREFIX stands for every key of the cluster: leave out --yes, and answer in a terminal";
+            return Err(UsageError(why.into()).into());
         }
         return delete_prefix(args.connect.client()?, prefix, args.yes, output).await;
     }
@@ -80,7 +79,11 @@ async fn delete_prefix(
         if found == 0 {
             return told(0, output);
         }
-        if !confirm(&question(found, &prefix), "add --yes")? {
+        let way_out = match &prefix[..] {
+            [] => "run it in a terminal, or delete prefix by prefix",
+            _ => "add --yes",
+        };
+        if !confirm(&question(found, &prefix), way_out)? {
             anyhow::bail!("nothing was deleted");
         }
     }

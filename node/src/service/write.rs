@@ -27,14 +27,23 @@ pub(super) async fn write(
     let turn = match checked.command.has_range() {
         // Boxed, since few of the many writes under way need it.
         true => {
+            Box::pin(takes_ranges(inner, budget)).await?;
             let leads = || async move {
                 let refused = |error| refusal::of_write(inner.no_service(), error);
                 inner.replica.check_leads().await.map_err(refused)
             };
-            Some(Box::new(Box::pin(inner.ranges.wait(caller.owner(), budget, leads)).await?))
+            Some(Box::new(
+                Box::pin(inner.ranges.wait(
+                    caller.owner(),
+                    budget.saturating_sub(began.elapsed()),
+                    leads,
+                ))
+                .await?,
+            ))
         }
         false => None,
     };
+    // Whether the cluster deletes ranges is known by now, and asks nobody again.
     let left = budget.saturating_sub(began.elapsed());
     let writing = async {
         let refused = |error| refusal::of_write(inner.no_service(), error);
@@ -53,6 +62,14 @@ pub(super) async fn write(
             "no quorum within {} ms",
             budget.as_millis()
         ))),
+    }
+}
+
+/// Refuses a range where the cluster deletes none, before it waits for its turn. Nothing is proposed meanwhile.
+async fn takes_ranges(inner: &Inner, budget: Duration) -> Result<(), Status> {
+    match tokio::time::timeout(budget, inner.replica.check_ranges()).await {
+        Ok(checked) => checked.map_err(|error| refusal::of_write(inner.no_service(), error)),
+        Err(_) => Err(refusal::no_leader()),
     }
 }
 

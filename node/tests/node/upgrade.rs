@@ -79,6 +79,7 @@ async fn an_upgrade_is_rolled_forward_taken_back_and_finished_under_clients() {
     let next = std::env::var_os("CAIRN_NEXT").expect("CAIRN_NEXT is a build of the next version");
     let mut cluster = Cluster::start(3, "128MiB", "mode = \"sync\"").await;
     cluster.wait_ready().await;
+    cluster.until_newest_version().await;
     let mut keys = SharedKeys::new(&cluster);
     keys.work();
     let mut upgrade = Upgrade { cluster, keys, next: next.into() };

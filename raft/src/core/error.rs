@@ -65,9 +65,9 @@ pub enum WriteError {
         /// The version that it needs.
         needed: u32,
     },
-    /// The cluster is new, and the version that it begins with is not in its log yet. Nothing was proposed.
+    /// The cluster is new or restored, and what it begins with is not in its log yet. Nothing was proposed.
     #[error(
-        "the cluster is new, its log has no version yet, and {what} needs {needed}: try again in some seconds, when the first \
+        "the cluster is new or restored, what it begins with is not in its log yet, and {what} needs version {needed}: try again in some seconds, when the first \
              leader knows what every member runs"
     )]
     NoVersionYet {

@@ -76,7 +76,7 @@ impl Replica {
         self.check_leads().await?;
         if has_range {
             // Boxed, since few of the many writes under way need it.
-            Box::pin(self.check_version("the deletion of a range", Feature::Operations)).await?;
+            Box::pin(self.check_ranges()).await?;
         }
         let lengths = || proposal.values.iter().map(|value| value.bytes().len() as u64);
         let need = Need {
@@ -120,6 +120,15 @@ impl Replica {
                 "this member stopped before the outcome was known".into(),
             )),
         }
+    }
+
+    /// Whether this member leads a cluster of which each member deletes ranges. May wait for a read barrier.
+    ///
+    /// # Errors
+    /// That it does not lead, or why no range can be deleted yet. Nothing was proposed.
+    pub async fn check_ranges(&self) -> Result<(), WriteError> {
+        self.check_leads().await?;
+        self.check_version("the deletion of a range", Feature::Operations).await
     }
 
     /// Whether the cluster uses a feature, as far as the log is applied here: then each member reads what is
