@@ -23,7 +23,7 @@ pub(crate) struct DeleteArgs {
     prefix: Option<OsString>,
 
     /// Do not ask; not with an empty PREFIX, which stands for every key
-    #[arg(long, requires = "prefix")]
+    #[arg(long, requires = "prefix", conflicts_with = "key")]
     yes: bool,
 
     /// KEY or PREFIX is escaped as `cairn list` prints it, such as \x00\xff

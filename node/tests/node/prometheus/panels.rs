@@ -32,6 +32,7 @@ fn traffic(cluster: &Cluster, other: usize) -> JoinHandle<()> {
             let key = format!("key{}", number % 100);
             client.put(key.clone(), vec![7_u8; 4096]).await.expect("written");
             client.get(key.clone()).await.expect("read");
+            client.get_many([key.clone()]).await.expect("read");
             client.list(ListOptions::prefix(key)).await.expect("listed");
             let put =
                 proto::Put { key: "other".into(), value: "value".into(), ..Default::default() };
