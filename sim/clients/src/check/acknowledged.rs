@@ -92,7 +92,8 @@ mod tests {
     }
 
     fn lost(records: Vec<Record>, end: Option<Version>) -> bool {
-        !check(&History::new(records), &BTreeMap::from([((0, 0), end)])).is_empty()
+        let end = BTreeMap::from([((0, 0), end), ((0, 1), None), ((0, 2), None)]);
+        !check(&History::new(records), &end).is_empty()
     }
 
     #[test]
