@@ -114,7 +114,7 @@ async fn a_leader_refuses_a_range_for_the_version_only_behind_a_read_barrier() {
 fn a_new_cluster_is_told_to_wait_and_not_to_finish_an_upgrade() {
     let what = "the deletion of a range";
     let told = WriteError::NoVersionYet { what, needed: 3 }.to_string();
-    assert!(told.contains("the deletion of a range needs 3: try again"), "{told}");
+    assert!(told.contains("the deletion of a range needs version 3: try again"), "{told}");
     assert!(!told.contains("upgrade"), "{told}");
 }
 
