@@ -268,6 +268,257 @@ pub struct Position {
     pub index: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanRequest {
+    #[prost(message, optional, tag = "1")]
+    pub range: ::core::option::Option<Range>,
+    #[prost(enumeration = "scan_request::Wanted", tag = "2")]
+    pub wanted: i32,
+    /// as in GetRequest
+    #[prost(uint64, tag = "3")]
+    pub max_stale_ms: u64,
+}
+/// Nested message and enum types in `ScanRequest`.
+pub mod scan_request {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Wanted {
+        Values = 0,
+        /// and versions
+        Keys = 1,
+        /// only how many there are
+        Count = 2,
+    }
+    impl Wanted {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Values => "WANTED_VALUES",
+                Self::Keys => "WANTED_KEYS",
+                Self::Count => "WANTED_COUNT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "WANTED_VALUES" => Some(Self::Values),
+                "WANTED_KEYS" => Some(Self::Keys),
+                "WANTED_COUNT" => Some(Self::Count),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScanPart {
+    #[prost(oneof = "scan_part::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<scan_part::Kind>,
+}
+/// Nested message and enum types in `ScanPart`.
+pub mod scan_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// the first part: the last entry whose changes are in the answer
+        #[prost(message, tag = "1")]
+        At(super::Position),
+        #[prost(message, tag = "2")]
+        Items(super::ScanItems),
+        /// the last part: without it something is missing
+        #[prost(message, tag = "3")]
+        End(super::ScanEnd),
+    }
+}
+/// Keys in byte order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScanItems {
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<KeyValue>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanEnd {
+    /// of the range
+    #[prost(uint64, tag = "1")]
+    pub keys: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchRequest {
+    #[prost(oneof = "watch_request::Kind", tags = "1, 2")]
+    pub kind: ::core::option::Option<watch_request::Kind>,
+}
+/// Nested message and enum types in `WatchRequest`.
+pub mod watch_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        Begin(super::WatchBegin),
+        /// the id of a watch. Answered by CANCELLED, behind which nothing of it follows
+        #[prost(uint64, tag = "2")]
+        End(u64),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchBegin {
+    /// the client's choice; no other watch of the stream has it
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(message, optional, tag = "2")]
+    pub range: ::core::option::Option<Range>,
+    /// What was changed behind this entry. Absent: behind an entry that has everything that was
+    /// acknowledged before the request. A term of 0: whichever entry has the index.
+    #[prost(message, optional, tag = "3")]
+    pub after: ::core::option::Option<Position>,
+    /// leave the values out
+    #[prost(bool, tag = "4")]
+    pub keys_only: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchResponse {
+    /// in order
+    #[prost(message, repeated, tag = "1")]
+    pub parts: ::prost::alloc::vec::Vec<WatchPart>,
+    /// Each watch that has begun by then and has not ended was told every change up to this entry.
+    #[prost(message, optional, tag = "2")]
+    pub through: ::core::option::Option<Position>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchPart {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(oneof = "watch_part::Kind", tags = "2, 3, 4")]
+    pub kind: ::core::option::Option<watch_part::Kind>,
+}
+/// Nested message and enum types in `WatchPart`.
+pub mod watch_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// the changes behind this entry follow
+        #[prost(message, tag = "2")]
+        Began(super::Position),
+        #[prost(message, tag = "3")]
+        Changes(super::WatchChanges),
+        /// nothing of this watch follows
+        #[prost(message, tag = "4")]
+        Ended(super::WatchEnded),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchChanges {
+    #[prost(message, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// Everything up to this entry was told. Absent: more of the last entry follows.
+    #[prost(message, optional, tag = "2")]
+    pub through: ::core::option::Option<Position>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Change {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    /// the entry; its index is the version of a key that was put
+    #[prost(message, optional, tag = "2")]
+    pub at: ::core::option::Option<Position>,
+    #[prost(bool, tag = "3")]
+    pub deleted: bool,
+    /// empty if the key was deleted, and in a watch of keys only
+    #[prost(bytes = "bytes", tag = "4")]
+    pub value: ::prost::bytes::Bytes,
+    /// the key's version before; 0: it did not exist
+    #[prost(uint64, tag = "5")]
+    pub previous: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchEnded {
+    #[prost(enumeration = "watch_ended::Why", tag = "1")]
+    pub why: i32,
+    /// COMPACTED: what follows this entry is kept
+    #[prost(message, optional, tag = "2")]
+    pub oldest: ::core::option::Option<Position>,
+    /// COMPACTED: the last applied entry
+    #[prost(message, optional, tag = "3")]
+    pub now: ::core::option::Option<Position>,
+    #[prost(string, tag = "4")]
+    pub message: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `WatchEnded`.
+pub mod watch_ended {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Why {
+        Unspecified = 0,
+        /// what follows `after` is no longer kept: list, then watch behind that
+        Compacted = 1,
+        /// `after` is not in this cluster's history: list, then watch behind that
+        Discarded = 2,
+        /// the caller may not read the range, or not any more
+        Denied = 3,
+        /// this node may not be read now, or stops: ask another one
+        Move = 4,
+        /// the request makes no sense; `message` says why
+        Invalid = 5,
+        /// a value is damaged here: ask another member
+        Unreadable = 6,
+        /// the node has as many watches as it may have: ask another one, or wait
+        Full = 7,
+        /// the client ended it
+        Cancelled = 8,
+    }
+    impl Why {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "WHY_UNSPECIFIED",
+                Self::Compacted => "WHY_COMPACTED",
+                Self::Discarded => "WHY_DISCARDED",
+                Self::Denied => "WHY_DENIED",
+                Self::Move => "WHY_MOVE",
+                Self::Invalid => "WHY_INVALID",
+                Self::Unreadable => "WHY_UNREADABLE",
+                Self::Full => "WHY_FULL",
+                Self::Cancelled => "WHY_CANCELLED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "WHY_UNSPECIFIED" => Some(Self::Unspecified),
+                "WHY_COMPACTED" => Some(Self::Compacted),
+                "WHY_DISCARDED" => Some(Self::Discarded),
+                "WHY_DENIED" => Some(Self::Denied),
+                "WHY_MOVE" => Some(Self::Move),
+                "WHY_INVALID" => Some(Self::Invalid),
+                "WHY_UNREADABLE" => Some(Self::Unreadable),
+                "WHY_FULL" => Some(Self::Full),
+                "WHY_CANCELLED" => Some(Self::Cancelled),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub prefix: ::prost::bytes::Bytes,
@@ -1346,6 +1597,46 @@ pub mod kv_client {
             let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/List");
             self.inner.unary(request.into_request(), path, codec).await
         }
+        pub async fn scan(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScanRequest>,
+        ) -> Result<
+            tonic::Response<tonic::codec::Streaming<super::ScanPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::new(
+                        tonic::Code::Unknown,
+                        format!("Service was not ready: {e}"),
+                    )
+                })?;
+            let codec = ();
+            let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/Scan");
+            self.inner.server_streaming(request.into_request(), path, codec).await
+        }
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
+        ) -> Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::new(
+                        tonic::Code::Unknown,
+                        format!("Service was not ready: {e}"),
+                    )
+                })?;
+            let codec = ();
+            let path = http::uri::PathAndQuery::from_static("/cairn.kv.v1.Kv/Watch");
+            self.inner.streaming(request.into_streaming_request(), path, codec).await
+        }
         pub async fn multiplex(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::MultiplexRequest>,
@@ -1650,6 +1941,20 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::ListRequest>,
         ) -> Result<tonic::Response<super::ListResponse>, tonic::Status>;
+        type ScanStream: Stream<Item = Result<super::ScanPart, tonic::Status>>
+            + Send
+            + 'static;
+        async fn scan(
+            &self,
+            request: tonic::Request<super::ScanRequest>,
+        ) -> Result<tonic::Response<Self::ScanStream>, tonic::Status>;
+        type WatchStream: Stream<Item = Result<super::WatchResponse, tonic::Status>>
+            + Send
+            + 'static;
+        async fn watch(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::WatchRequest>>,
+        ) -> Result<tonic::Response<Self::WatchStream>, tonic::Status>;
         type MultiplexStream: Stream<
                 Item = Result<super::MultiplexResponse, tonic::Status>,
             >
@@ -1828,6 +2133,53 @@ pub mod kv_server {
                             response
                                 .map(|msg| {
                                     stream::once(async move { Ok(Box::new(msg) as BoxMessage) })
+                                        .boxed()
+                                }),
+                        )
+                    })
+                }
+                "/cairn.kv.v1.Kv/Scan" => {
+                    let inner = self.inner.clone();
+                    Box::pin(async move {
+                        let request = request
+                            .map(|mut stream| {
+                                let first = stream.next().now_or_never().unwrap().unwrap();
+                                *first.unwrap().downcast::<super::ScanRequest>().unwrap()
+                            });
+                        let response: tonic::Response<_> = (*inner).scan(request).await?;
+                        Ok(
+                            response
+                                .map(|stream| {
+                                    stream
+                                        .map(|res| res.map(|msg| Box::new(msg) as BoxMessage))
+                                        .boxed()
+                                }),
+                        )
+                    })
+                }
+                "/cairn.kv.v1.Kv/Watch" => {
+                    let inner = self.inner.clone();
+                    Box::pin(async move {
+                        let request = request
+                            .map(|stream| {
+                                tonic::Streaming::from_stream(
+                                    stream
+                                        .map(|res| {
+                                            res.map(|msg| {
+                                                *msg.downcast::<super::WatchRequest>().unwrap()
+                                            })
+                                        })
+                                        .boxed(),
+                                )
+                            });
+                        let response: tonic::Response<_> = (*inner)
+                            .watch(request)
+                            .await?;
+                        Ok(
+                            response
+                                .map(|stream| {
+                                    stream
+                                        .map(|res| res.map(|msg| Box::new(msg) as BoxMessage))
                                         .boxed()
                                 }),
                         )
