@@ -16,6 +16,7 @@ mod forced;
 mod forming;
 mod history;
 mod membership;
+mod ranges;
 mod repair;
 mod replacement;
 mod snapshot;

@@ -203,6 +203,57 @@ impl StateReader {
         let mut read = self.repairer.read_all(&self.view, &read).await?.into_iter();
         Ok(wanted.into_iter().map(|wanted| if wanted { read.next() } else { None }).collect())
     }
+
+    /// The first keys from `start` on and before `end`, which is behind every key if it is empty: at most
+    /// `most_keys`, and of at most `most_bytes` bytes with their values, or one. With `keys_only` values are neither
+    /// read nor counted. Repairs damaged values.
+    ///
+    /// # Errors
+    /// As [`StateReader::next_keys`].
+    pub async fn keys_between(
+        &self,
+        (start, end): (&[u8], &[u8]),
+        (most_keys, most_bytes): (usize, u64),
+        keys_only: bool,
+    ) -> cairn_engine::Result<KeyRange> {
+        let mut range = self.listed_between((start, end), (most_keys, most_bytes), keys_only);
+        if keys_only {
+            return Ok(range);
+        }
+        let values = self.values(&range.items, |_| true).await?;
+        for (item, value) in range.items.iter_mut().zip(values) {
+            item.value = value;
+        }
+        Ok(range)
+    }
+
+    /// The same keys, without their values.
+    fn listed_between(
+        &self,
+        (start, end): (&[u8], &[u8]),
+        (most_keys, most_bytes): (usize, u64),
+        keys_only: bool,
+    ) -> KeyRange {
+        let (mut items, mut carried) = (Vec::new(), 0u64);
+        for (key, entry) in self.view.entries_between(start, end) {
+            let length = if keys_only { 0 } else { u64::from(entry.value.len) };
+            carried += key.len() as u64 + length;
+            let enough = items.len() >= most_keys || carried > hooks::range_bytes(most_bytes);
+            if enough && !items.is_empty() {
+                return KeyRange { items, last: false };
+            }
+            items.push(Item { key: Bytes::copy_from_slice(key), entry, value: None });
+        }
+        KeyRange { items, last: true }
+    }
+
+    /// Counts the first `most` keys from `start` on and before `end`, which is behind every key if it is empty.
+    /// Returns how many there are of these, and the first one behind them.
+    pub fn count_between(&self, start: &[u8], end: &[u8], most: usize) -> (usize, Option<Bytes>) {
+        let mut entries = self.view.entries_between(start, end);
+        let counted = entries.by_ref().take(most).count();
+        (counted, entries.next().map(|(key, _)| Bytes::copy_from_slice(key)))
+    }
 }
 
 /// A snapshot that has arrived and is not installed yet.
