@@ -1,60 +1,38 @@
 //! Sends the state of one log index to somebody who saves it.
 //!
 //! What holds here: the state has everything that was acknowledged before the call, and nothing of
-//! later. Its view keeps the space of what is deleted meanwhile, so it ends with the stream, when the
-//! receiver takes nothing for a while, and when space is scarce. A piece is charged to the caller until the
-//! transport has sent one; one more of each stream, which waits for its place, is not. Few streams are
-//! open at once. Before each piece the caller's roles are looked at again. Others come first: behind each piece
-//! a stream waits as long as reading it took. Nothing is left out by an entry that is not in this member's log.
+//! later. Few streams are open at once. Before each piece the caller's roles are looked at again. Nothing is left out
+//! by an entry that is not in this member's log. What else ends a stream is in [`super::state_stream`].
 
+use super::state_stream::{
+    self, Bounds, COPIES, LEAST_BYTES, Next, PIECE_BYTES, Reading, TAKES_WITHIN, bytes_of,
+};
 use super::{Inner, read};
 use crate::access::{Denied, Identity, Need, Principal, Session};
 use crate::admission::caller::Caller;
 use crate::admission::refusal;
 use bytes::Bytes;
 use cairn_client::proto::{self, backup_part};
-use cairn_engine::{Engine, LogId};
+use cairn_engine::LogId;
 use cairn_raft::{GROUP, Item, Replica, StateReader};
-use futures::{Stream, StreamExt};
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
 /// Streams of one node that are open at once.
 pub(super) const STREAMS: usize = 2;
-/// Bytes of keys and values in a piece, unless a single value is larger.
-const PIECE_BYTES: u64 = 1 << 20;
-/// What a key takes beside its own bytes and its value's.
-const ITEM_BYTES: usize = 160;
-/// A piece is in memory twice while it is encoded.
-const COPIES: usize = 2;
-/// The least that a piece is charged: this many keys are listed for it.
-const LEAST_BYTES: usize = 4 << 20;
-/// How long a receiver may take nothing.
-const TAKES_WITHIN: Duration = Duration::from_secs(60);
-/// How often that, and the space, are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// Once less than this part of the data area is free, the state may keep no more from being free than is
-/// free.
-const SCARCE_PART: u64 = 8;
+/// What whoever saves it can do where space is scarce.
+const WAY_OUT: &str =
+    "save it when less is written, or faster; `cairn backup save` goes on where it was";
 
-fn keeps_too_much(kept: u64, free: u64, area: u64) -> bool {
-    free < area / SCARCE_PART && kept > free
-}
-
-/// A part of the state, or why the stream ends.
-type Part = Result<proto::BackupPart, Status>;
 /// The parts of the state, as they are sent.
-pub(super) type Parts =
-    std::pin::Pin<Box<dyn Stream<Item = Result<proto::BackupPart, Status>> + Send>>;
+pub(super) type Parts = state_stream::Parts<proto::BackupPart>;
 
-/// Reads the state and hands it to the stream. Runs in a task of its own: a stream that nobody reads is
-/// not polled, and would keep the view.
+/// What is left of a state to send.
 struct Sending {
-    engine: Engine,
     replica: Replica,
     reader: StateReader,
     caller: Caller,
@@ -109,7 +87,6 @@ pub(super) async fn backup(
         may_be_in_log(*through, engine.log_id_at(GROUP, through.index), purged)
     });
     let sending = Sending {
-        engine: engine.clone(),
         replica: inner.replica.clone(),
         reader,
         caller,
@@ -120,17 +97,8 @@ pub(super) async fn backup(
         at: At::Head(head),
         _permit: permit,
     };
-    let (parts, taken) = mpsc::channel(1);
-    tokio::spawn(async move {
-        if let Err(ended) = sending.send_to(&parts).await {
-            // The last part may still wait. Nobody listens any more if this fails.
-            let _ = parts.send(Err(ended)).await;
-        }
-    });
-    let parts = futures::stream::unfold(taken, |mut taken| async move {
-        taken.recv().await.map(|part| (part, taken))
-    });
-    Ok(Box::pin(parts.take_until(inner.stopping.clone())))
+    let bounds = Bounds { longest: None, takes_within: TAKES_WITHIN, way_out: WAY_OUT };
+    Ok(state_stream::send(sending, bounds, engine.clone(), inner.stopping.clone()))
 }
 
 /// Whether an entry may be of this member's history, by what its log has there, and by the last entry that was
@@ -160,65 +128,27 @@ fn is_member(replica: &Replica, caller: &Identity) -> Result<(), Status> {
     }))
 }
 
-impl Sending {
-    /// Ends once all is sent or the receiver is gone. The view ends with it.
-    async fn send_to(mut self, parts: &mpsc::Sender<Part>) -> Result<(), Status> {
-        loop {
-            let begun = Instant::now();
-            let Some(kind) = self.next().await? else { return Ok(()) };
-            // A busy disk and a busy processor make it long.
-            let reading = begun.elapsed();
-            let since = Instant::now();
-            loop {
-                self.check_space()?;
-                match tokio::time::timeout(LOOK, parts.reserve()).await {
-                    Ok(Ok(place)) => {
-                        place.send(Ok(proto::BackupPart { kind: Some(kind) }));
-                        tokio::time::sleep(reading.min(LOOK)).await;
-                        break;
-                    }
-                    Ok(Err(_)) => return Ok(()),
-                    Err(_) if since.elapsed() < TAKES_WITHIN => {}
-                    Err(_) => {
-                        let why = format!(
-                            "nothing was taken of the state for {} s",
-                            TAKES_WITHIN.as_secs()
-                        );
-                        return Err(Status::deadline_exceeded(why));
-                    }
-                }
-            }
-        }
-    }
+impl Reading for Sending {
+    type Part = proto::BackupPart;
 
-    fn check_space(&self) -> Result<(), Status> {
-        let status = self.engine.status();
-        let space = status.space;
-        if !keeps_too_much(space.dead_viewed, space.free + space.reserve, status.data_bytes) {
-            return Ok(());
-        }
-        Err(Status::resource_exhausted(format!(
-            "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: save it when \
-             less is written, or faster; `cairn backup save` goes on where it was",
-            space.dead_viewed, space.free
-        )))
-    }
-
-    async fn next(&mut self) -> Result<Option<backup_part::Kind>, Status> {
-        match std::mem::replace(&mut self.at, At::Keys) {
-            At::Head(head) => Ok(Some(backup_part::Kind::Head(head))),
-            At::Keys => self.keys().await.map(Some),
+    async fn next(&mut self) -> Result<Next<proto::BackupPart>, Status> {
+        let kind = match std::mem::replace(&mut self.at, At::Keys) {
+            At::Head(head) => backup_part::Kind::Head(head),
+            At::Keys => self.keys().await?,
             At::End => {
                 self.at = At::Nothing;
-                Ok(Some(backup_part::Kind::End(proto::BackupEnd { keys: self.keys })))
+                backup_part::Kind::End(proto::BackupEnd { keys: self.keys })
             }
             At::Nothing => {
                 self.at = At::Nothing;
-                Ok(None)
+                return Ok(Next::End);
             }
-        }
+        };
+        Ok(Next::Part(proto::BackupPart { kind: Some(kind) }))
     }
+}
 
+impl Sending {
     async fn keys(&mut self) -> Result<backup_part::Kind, Status> {
         let now = self.session.identity().map_err(refusal::denied)?;
         for need in [Need::Backup, Need::State] {
@@ -270,10 +200,6 @@ impl Sending {
     }
 }
 
-fn bytes_of(item: &Item) -> usize {
-    item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,16 +224,5 @@ mod tests {
             assert_eq!(may_be_in_log(entry, there, purged), expected, "{entry}");
         }
         assert!(may_be_in_log(id(9, 9), None, None), "nothing is known");
-    }
-
-    /// The story: of an area of which nine tenths were live, a backup kept the last tenth from being free.
-    #[test]
-    fn a_backup_leaves_an_area_that_is_nearly_full_as_much_as_it_keeps() {
-        for (kept, free, ends) in
-            [(0, 0, false), (60, 20, true), (20, 60, false), (49, 51, false), (51, 49, true)]
-        {
-            assert_eq!(keeps_too_much(kept, free, 1000), ends, "{kept} kept, {free} free");
-        }
-        assert!(!keeps_too_much(500, 200, 1000), "much is free");
     }
 }

@@ -20,6 +20,7 @@ mod multiplexed;
 mod operator;
 mod read;
 mod scrub;
+mod state_stream;
 mod upgrade;
 mod write;
 

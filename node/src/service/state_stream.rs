@@ -1,0 +1,269 @@
+//! Sends what is read of the state of one log index, piece by piece, to a receiver that may be slow.
+//!
+//! What holds here: the view of the state keeps the space of what is deleted meanwhile, so it ends with the stream,
+//! when the receiver takes nothing for a while, when the stream lasts longer than it may, and when space is scarce. A piece
+//! is charged to the caller until the transport has sent one; one more of each stream, which waits for its place, is
+//! not. Others come first: behind each piece, and behind each step that sends none, a stream waits as long as reading
+//! it took.
+
+use super::Stop;
+use bytes::Bytes;
+use cairn_engine::Engine;
+use cairn_raft::Item;
+use futures::{Stream, StreamExt};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// Bytes of keys and values in a piece, unless a single value is larger.
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
+/// A piece is in memory twice while it is encoded.
+pub(super) const COPIES: usize = 2;
+/// The least that a piece is charged: this many keys are listed for it.
+pub(super) const LEAST_BYTES: usize = 4 << 20;
+/// How long a receiver may take nothing.
+pub(super) const TAKES_WITHIN: Duration = Duration::from_secs(60);
+/// What a key takes beside its own bytes and its value's.
+const ITEM_BYTES: usize = 160;
+/// How often the receiver, the time and the space are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Once less than this part of the data area is free, the state may keep no more from being free than is
+/// free.
+const SCARCE_PART: u64 = 8;
+
+/// The pieces, as they are sent.
+pub(super) type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What comes next.
+pub(super) enum Next<T> {
+    /// This is sent.
+    Part(T),
+    /// There is nothing to send yet.
+    Later,
+    /// Everything was sent.
+    End,
+}
+
+/// Reads the state. Runs in a task of its own: a stream that nobody reads is not polled, and would keep the
+/// view.
+pub(super) trait Reading: Send + 'static {
+    /// What is sent.
+    type Part: Send + 'static;
+
+    /// Reads on. It takes no longer than a piece may take.
+    fn next(&mut self) -> impl Future<Output = Result<Next<Self::Part>, Status>> + Send;
+}
+
+/// What ends a stream beside its receiver, and what its receiver is told to do then.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// How long it may last; `None`: as long as its receiver takes.
+    pub(super) longest: Option<Duration>,
+    /// How long its receiver may take nothing.
+    pub(super) takes_within: Duration,
+    /// What to do if the state keeps too much space.
+    pub(super) way_out: &'static str,
+}
+
+/// A stream of what is read, until it ends or the node stops.
+pub(super) fn send<R: Reading>(
+    reading: R,
+    bounds: Bounds,
+    engine: Engine,
+    stopping: Stop,
+) -> Parts<R::Part> {
+    let (parts, taken) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let space = || check_space(&engine, bounds.way_out);
+        if let Err(ended) = send_to(reading, bounds, space, &parts).await {
+            // The last piece may still wait. Nobody listens any more if this fails.
+            let _ = parts.send(Err(ended)).await;
+        }
+    });
+    let parts = futures::stream::unfold(taken, |mut taken| async move {
+        taken.recv().await.map(|part| (part, taken))
+    });
+    Box::pin(parts.take_until(stopping))
+}
+
+/// Ends once all is sent or the receiver is gone. The view ends with it.
+async fn send_to<R: Reading>(
+    mut reading: R,
+    bounds: Bounds,
+    space: impl Fn() -> Result<(), Status>,
+    parts: &mpsc::Sender<Result<R::Part, Status>>,
+) -> Result<(), Status> {
+    let begun = Instant::now();
+    loop {
+        let since = Instant::now();
+        let next = reading.next().await?;
+        // A busy disk and a busy processor make it long.
+        let took = since.elapsed();
+        let part = match next {
+            Next::Part(part) => Some(part),
+            Next::Later => None,
+            Next::End => return Ok(()),
+        };
+        let waits_since = Instant::now();
+        loop {
+            space()?;
+            too_long(begun.elapsed(), bounds.longest)?;
+            if part.is_none() {
+                match parts.is_closed() {
+                    true => return Ok(()),
+                    false => break,
+                }
+            }
+            match tokio::time::timeout(LOOK.min(bounds.takes_within), parts.reserve()).await {
+                Ok(Ok(place)) => {
+                    if let Some(part) = part {
+                        place.send(Ok(part));
+                    }
+                    break;
+                }
+                Ok(Err(_)) => return Ok(()),
+                Err(_) if waits_since.elapsed() < bounds.takes_within => {}
+                Err(_) => return Err(not_taken(bounds.takes_within)),
+            }
+        }
+        tokio::task::yield_now().await;
+        tokio::time::sleep(took.min(LOOK)).await;
+    }
+}
+
+fn not_taken(within: Duration) -> Status {
+    let why = format!("nothing was taken of the state for {} s", within.as_secs());
+    Status::deadline_exceeded(why)
+}
+
+fn too_long(lasts: Duration, longest: Option<Duration>) -> Result<(), Status> {
+    match longest.filter(|longest| lasts >= *longest) {
+        None => Ok(()),
+        Some(longest) => Err(Status::deadline_exceeded(format!(
+            "the state was sent for {} s, which is the most: ask for less at once, take what is sent faster, or list page by page",
+            longest.as_secs()
+        ))),
+    }
+}
+
+fn check_space(engine: &Engine, way_out: &str) -> Result<(), Status> {
+    let status = engine.status();
+    let space = status.space;
+    if !keeps_too_much(space.dead_viewed, space.free + space.reserve, status.data_bytes) {
+        return Ok(());
+    }
+    Err(Status::resource_exhausted(format!(
+        "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: {way_out}",
+        space.dead_viewed, space.free
+    )))
+}
+
+fn keeps_too_much(kept: u64, free: u64, area: u64) -> bool {
+    free < area / SCARCE_PART && kept > free
+}
+
+/// What a key with its value takes in a piece.
+pub(super) fn bytes_of(item: &Item) -> usize {
+    item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tonic::Code;
+
+    /// Numbers up to this one, each behind a step that sends nothing. It ends its view when it is dropped.
+    struct Numbers {
+        next: u32,
+        most: u32,
+        waits: bool,
+        _view: Arc<()>,
+    }
+
+    impl Reading for Numbers {
+        type Part = u32;
+
+        async fn next(&mut self) -> Result<Next<u32>, Status> {
+            self.waits = !self.waits;
+            Ok(match self.waits {
+                true => Next::Later,
+                false if self.next > self.most => Next::End,
+                false => {
+                    self.next += 1;
+                    Next::Part(self.next - 1)
+                }
+            })
+        }
+    }
+
+    fn numbers(most: u32) -> (Numbers, Arc<()>) {
+        let view = Arc::new(());
+        (Numbers { next: 0, most, waits: false, _view: view.clone() }, view)
+    }
+
+    const LONG: Bounds =
+        Bounds { longest: None, takes_within: Duration::from_secs(3600), way_out: "" };
+
+    #[tokio::test]
+    async fn all_is_sent_in_order_and_the_view_ends_with_it() {
+        let (reading, view) = numbers(5);
+        let (parts, mut taken) = mpsc::channel(1);
+        let takes = async {
+            let mut found = Vec::new();
+            while found.len() < 6 {
+                found.push(taken.recv().await.expect("a part").expect("no error"));
+            }
+            found
+        };
+        let (sent, found) = tokio::join!(send_to(reading, LONG, || Ok(()), &parts), takes);
+        assert!(sent.is_ok());
+        assert_eq!(found, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(Arc::strong_count(&view), 1, "the view has ended");
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_is_gone_ends_it_also_where_nothing_is_sent_yet() {
+        for waits in [false, true] {
+            let (reading, view) = numbers(5);
+            let reading = Numbers { waits, ..reading };
+            let (parts, taken) = mpsc::channel(1);
+            drop(taken);
+            assert!(send_to(reading, LONG, || Ok(()), &parts).await.is_ok());
+            assert_eq!(Arc::strong_count(&view), 1, "the view has ended");
+        }
+    }
+
+    /// Nobody takes the first part: the second one waits for its place.
+    #[tokio::test]
+    async fn a_receiver_that_takes_nothing_a_long_time_and_scarce_space_end_it_and_say_why() {
+        let end = async |bounds: Bounds, space: fn() -> Result<(), Status>| {
+            let (reading, view) = numbers(5);
+            let (parts, taken) = mpsc::channel(1);
+            let ended = send_to(reading, bounds, space, &parts).await.expect_err("it ends");
+            assert_eq!(Arc::strong_count(&view), 1, "the view has ended");
+            drop(taken);
+            (ended.code(), ended.message().to_owned())
+        };
+        let brief = Duration::from_millis(5);
+        let (code, why) = end(Bounds { takes_within: brief, ..LONG }, || Ok(())).await;
+        assert!(code == Code::DeadlineExceeded && why.contains("nothing was taken"), "{why}");
+        let (code, why) = end(Bounds { longest: Some(Duration::ZERO), ..LONG }, || Ok(())).await;
+        assert!(code == Code::DeadlineExceeded && why.contains("list page by page"), "{why}");
+        let (code, _) = end(LONG, || Err(Status::resource_exhausted("scarce"))).await;
+        assert_eq!(code, Code::ResourceExhausted);
+    }
+
+    /// The story: of an area of which nine tenths were live, a backup kept the last tenth from being free.
+    #[test]
+    fn a_state_leaves_an_area_that_is_nearly_full_as_much_as_it_keeps() {
+        for (kept, free, ends) in
+            [(0, 0, false), (60, 20, true), (20, 60, false), (49, 51, false), (51, 49, true)]
+        {
+            assert_eq!(keeps_too_much(kept, free, 1000), ends, "{kept} kept, {free} free");
+        }
+        assert!(!keeps_too_much(500, 200, 1000), "much is free");
+    }
+}
