@@ -1,7 +1,9 @@
 //! The codec of the generated stubs: protobuf with two additions.
 //!
 //! What holds here: an answer is encoded into one buffer of exactly its length. A request that
-//! would take much more memory decoded than encoded is refused before it is decoded.
+//! would take much more memory decoded than encoded is refused before it is decoded, and so is a part of a scan.
+
+mod scan;
 
 use crate::proto::error_detail::Reason;
 use crate::proto::{self, ErrorDetail};
@@ -56,7 +58,7 @@ pub trait Bounded {
 macro_rules! bounded_by_their_length {
     ($($message:ident),*) => { $(impl Bounded for proto::$message {})* };
 }
-bounded_by_their_length!(HelloRequest, GetRequest, ListRequest);
+bounded_by_their_length!(HelloRequest, GetRequest, ListRequest, ScanRequest);
 bounded_by_their_length!(StatusRequest, ScrubRequest, UnsafeRecoveryRequest);
 bounded_by_their_length!(ChangeMembersRequest, SetModeRequest, MoveLeaderRequest, DrainRequest);
 bounded_by_their_length!(FinishUpgradeRequest, FinishUpgradeResponse);

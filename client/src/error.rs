@@ -132,6 +132,19 @@ pub enum Error {
         message: String,
     },
 
+    /// A scan ended before all of its keys had arrived. What it returned is no whole range: take it from the start.
+    #[error(
+        "the scan ended after {received} keys, and more may follow: {last_error}; take it from the start"
+    )]
+    ScanBroken {
+        /// How many keys had arrived.
+        received: u64,
+        /// Why it ended.
+        last_error: String,
+        /// The system's error below, if there is one.
+        source: Option<SystemError>,
+    },
+
     /// The key exists, but the node that was asked could not read its value intact.
     #[error("{} exists but cannot be read intact: {message}", describe_value(key))]
     ValueUnreadable {

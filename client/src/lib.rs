@@ -36,7 +36,9 @@
 //! - **Connecting waits or does not**: [`Options::connect`] tries each endpoint once, [`Options::connect_within`] waits until
 //!   one answers, [`Options::build`] leaves it to the first request.
 //! - **TLS** with certificates that are in files ([`Options::tls`]) or in memory ([`Options::tls_pem`]).
-//! - **One deadline** ([`Options::deadline`]) covers a request and all its retries.
+//! - **A scan shows one moment** ([`Client::scan`]): a range of any length at one log index. One whose end is missing is an
+//!   error ([`Error::ScanBroken`]), never a shorter range.
+//! - **One deadline** ([`Options::deadline`]) covers a request and all its retries; of a scan, its beginning.
 //! - **An unknown outcome is an error of its own** ([`Error::OutcomeUnknown`]). After any other
 //!   error of a write, it was not applied and will not be.
 //! - **A condition that does not hold is an error** ([`Error::ConditionFailed`]) with the versions
@@ -74,7 +76,7 @@
 //! # Traces
 //!
 //! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
-//! `cairn.get_many`, `cairn.list`, with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
+//! `cairn.get_many`, `cairn.list`, `cairn.scan` (its beginning), with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
 //! node that was asked, with its `endpoint`. A write that was applied and a get that found its key have a `version`. Other
 //! calls that look for the leader or for any node are no spans: each of their attempts is one. All lie within the span of
 //! the caller. Neither they nor the events in them hold a key, a value or the text of an error: an attempt that failed says
@@ -86,6 +88,7 @@
 //! ```text
 //!  put, get, list, batch        write.rs read.rs many.rs list.rs batch.rs
 //!  delete a range               delete_range.rs (pages, each a write)
+//!  scan, count                  scan.rs     (begins as a read; then a stream of one node)
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
@@ -128,6 +131,7 @@ mod random;
 mod range;
 mod read;
 mod safe_to_stop;
+mod scan;
 mod scrub;
 mod session;
 pub mod shown;
@@ -153,6 +157,7 @@ pub use options::{Options, ReadFrom};
 pub use range::Range;
 pub use read::ReadOptions;
 pub use safe_to_stop::StopVerdict;
+pub use scan::Scan;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, HistoryStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{

@@ -56,6 +56,17 @@ pub(crate) fn list(stale: bool) -> Span {
     )
 }
 
+/// The beginning of a scan, or a count.
+pub(crate) fn scan() -> Span {
+    debug_span!(
+        "cairn.scan",
+        otel.kind = "client",
+        version = Empty,
+        outcome = Empty,
+        otel.status_code = Empty,
+    )
+}
+
 /// One attempt of a request, at this node.
 pub(crate) fn attempt(endpoint: &str) -> Span {
     debug_span!("cairn.attempt", endpoint)

@@ -14,6 +14,7 @@ use super::Error;
 /// |---|---|---|
 /// | `OutcomeUnknown` | unknown | only if doing it twice is harmless |
 /// | `DeadlineExceeded`, `Unavailable`, `NoLeader`, `Overloaded`, `StorageFull` | yes | yes, later |
+/// | `ScanBroken` | (of a scan only) | yes, from the start |
 /// | all others | yes | no: the answer would be the same |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -36,6 +37,8 @@ pub enum ErrorKind {
     Invalid,
     /// A value or a request is larger than the servers take, or a range has more keys than are to be deleted at once.
     TooLarge,
+    /// A scan ended before all of its keys had arrived. Take it from the start.
+    ScanBroken,
     /// A value exists, and no node that was asked could read it intact.
     ValueUnreadable,
     /// A node is of another cluster than the client.
@@ -64,6 +67,7 @@ impl ErrorKind {
         ErrorKind::StorageFull,
         ErrorKind::Invalid,
         ErrorKind::TooLarge,
+        ErrorKind::ScanBroken,
         ErrorKind::ValueUnreadable,
         ErrorKind::ClusterMismatch,
         ErrorKind::ProtocolMismatch,
@@ -85,6 +89,7 @@ impl ErrorKind {
             ErrorKind::StorageFull => "storage_full",
             ErrorKind::Invalid => "invalid",
             ErrorKind::TooLarge => "too_large",
+            ErrorKind::ScanBroken => "scan_broken",
             ErrorKind::ValueUnreadable => "value_unreadable",
             ErrorKind::ClusterMismatch => "cluster_mismatch",
             ErrorKind::ProtocolMismatch => "protocol_mismatch",
@@ -105,6 +110,7 @@ impl ErrorKind {
                 | ErrorKind::NoLeader
                 | ErrorKind::Overloaded
                 | ErrorKind::StorageFull
+                | ErrorKind::ScanBroken
         )
     }
 
@@ -138,6 +144,7 @@ impl Error {
             Error::ValueTooLarge { .. }
             | Error::RequestTooLarge { .. }
             | Error::RangeTooLarge { .. } => ErrorKind::TooLarge,
+            Error::ScanBroken { .. } => ErrorKind::ScanBroken,
             Error::ValueUnreadable { .. } => ErrorKind::ValueUnreadable,
             Error::ClusterMismatch { .. } => ErrorKind::ClusterMismatch,
             Error::ProtocolMismatch { .. } => ErrorKind::ProtocolMismatch,
@@ -175,7 +182,7 @@ mod tests {
             .map(|kind| kind.name())
             .collect();
         let later = ["deadline_exceeded", "unavailable", "no_leader", "overloaded", "storage_full"];
-        assert_eq!(repeated, later);
+        assert_eq!(repeated, [&later[..], &["scan_broken"]].concat());
     }
 
     #[test]

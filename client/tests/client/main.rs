@@ -16,4 +16,5 @@ mod many;
 mod operator;
 mod ranges;
 mod reads;
+mod scans;
 mod writes;

@@ -1,8 +1,9 @@
 //! A scripted server of Cairn's protocol over a small store, for tests of the client.
 //!
 //! Nodes of one [`Cluster`] share a store that applies each sequence number of a session once, like
-//! the real state machine. Each node plays its script, one step for each write, read or list.
+//! the real state machine. Each node plays its script, one step for each write, read, list or beginning of a scan.
 //! Without a step it serves the request.
+mod scans;
 mod services;
 mod store;
 
@@ -13,6 +14,7 @@ use cairn_client::proto::kv_server::KvServer;
 use cairn_client::proto::operator_server::OperatorServer;
 use cairn_launch::HeldPort;
 use prost::Message;
+pub use scans::Sends;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -123,6 +125,9 @@ pub struct Node {
     pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
     pub many: Arc<Mutex<Vec<proto::GetManyRequest>>>,
     pub lists: Arc<Mutex<Vec<proto::ListRequest>>>,
+    pub scans: Arc<Mutex<Vec<proto::ScanRequest>>>,
+    /// What is sent of the next scans; all of it without a step.
+    scan_script: Arc<Mutex<VecDeque<Sends>>>,
     pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
     /// Slots that should lead; 0: any.
     pub moves: Arc<Mutex<Vec<u32>>>,
@@ -148,6 +153,8 @@ impl Node {
             reads: Arc::default(),
             many: Arc::default(),
             lists: Arc::default(),
+            scans: Arc::default(),
+            scan_script: Arc::default(),
             timeouts: Arc::default(),
             moves: Arc::default(),
             drains: Arc::default(),
@@ -183,7 +190,7 @@ impl Node {
         *self.starting.lock().unwrap() = hellos;
     }
 
-    /// The node knows no get of many keys, and no end of a list.
+    /// The node knows no get of many keys, no scan, and no end of a list.
     pub fn is_of_an_earlier_release(&self) {
         self.earlier.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,5 @@
 //! The calls that a [`Node`] answers. What changes or reads the store follows the node's script; the others do not.
+use super::scans::Parts;
 use super::store::Store;
 use super::{Answer, Node, detail, refused};
 use cairn_client::proto::error_detail::Reason;
@@ -139,6 +140,17 @@ impl Kv for Node {
         }
         self.lists.lock().unwrap().push(request.get_ref().clone());
         self.perform(request, Store::list).await
+    }
+
+    type ScanStream = Parts;
+
+    async fn scan(&self, request: Request<proto::ScanRequest>) -> Answer<Self::ScanStream> {
+        if self.earlier.load(Ordering::SeqCst) {
+            return Err(Status::unimplemented(""));
+        }
+        self.scans.lock().unwrap().push(request.get_ref().clone());
+        let whole = self.perform(request, Store::scan).await?.into_inner();
+        Ok(Response::new(self.sent(whole)))
     }
 
     async fn safe_to_stop(
