@@ -2,7 +2,7 @@
 //!
 //! | word | allows |
 //! |---|---|
-//! | `read`, `read:PREFIX` | gets, lists and checks of all keys, or of those with the prefix |
+//! | `read`, `read:PREFIX` | gets, lists, scans and checks of all keys, or of those with the prefix |
 //! | `write`, `write:PREFIX` | puts and deletes of them, of ranges of them too, and reads |
 //! | `operator` | every call of the operator's service; no keys |
 //!

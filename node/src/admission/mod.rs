@@ -8,6 +8,7 @@
 //! | `shares` | how a capacity is shared between clients |
 //! | `writes` | how many writes are under way, and how many bytes |
 //! | `turns` | whose turn it is to delete a range |
+//! | `scans` | how many scans are open |
 //! | `memory` | how a budget of memory is charged, and who waits for it |
 //! | `requests` | what streams, messages that arrive and calls under way may take |
 //! | `caller` | whose account a request is charged to |
@@ -19,6 +20,7 @@ pub(crate) mod deadline;
 pub mod memory;
 pub(crate) mod refusal;
 pub mod requests;
+pub(crate) mod scans;
 pub(crate) mod shares;
 pub(crate) mod turns;
 pub(crate) mod validate;

@@ -16,6 +16,8 @@ use tonic::{Code, Status};
 const FULL_RETRY_MS: u64 = 1000;
 /// Retry delay for a client that exceeded a bound on requests under way.
 const OVERLOADED_RETRY_MS: u64 = 20;
+/// Retry delay for a client that found too many scans open.
+const SCANS_RETRY_MS: u64 = 100;
 /// The longest sentence of a refusal, in bytes.
 const MESSAGE_BYTES: usize = 4 << 10;
 
@@ -126,6 +128,16 @@ pub(crate) fn ranges_overloaded() -> Status {
     let message = format!(
         "overloaded: one range is deleted at a time, and others were until the deadline; nothing was proposed, retry after \
          {OVERLOADED_RETRY_MS} ms"
+    );
+    detail.into_status(Code::ResourceExhausted, message)
+}
+
+/// The refusal of a scan. `who` has so many open.
+pub(crate) fn scans_overloaded(who: &str, open: usize) -> Status {
+    let detail = ErrorDetail { retry_after_ms: SCANS_RETRY_MS, ..detail(Reason::Overloaded) };
+    let message = format!(
+        "overloaded: {who} {open} scans of this node open, which is the most; end one, ask another member, or retry after \
+         {SCANS_RETRY_MS} ms"
     );
     detail.into_status(Code::ResourceExhausted, message)
 }

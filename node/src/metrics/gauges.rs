@@ -4,6 +4,7 @@ use super::backups::SharedBackupStatus;
 use super::connections::Connections;
 use super::out::Out;
 use crate::admission::requests::Budgets;
+use crate::admission::scans::Scans;
 use crate::delay::Delay;
 use crate::durability::in_force;
 use crate::failure_domains;
@@ -28,6 +29,7 @@ pub(super) struct NodeGauges {
     pub(super) election_blocked_state: ElectionBlockedState,
     pub(super) budgets: Budgets,
     pub(super) delay: Arc<Delay>,
+    pub(super) scans: Scans,
     pub(super) connections: Connections,
     pub(super) tls: Option<Tls>,
     pub(super) backups: Option<SharedBackupStatus>,
@@ -259,6 +261,8 @@ impl NodeGauges {
         out.gauge("requests_waiting", "Requests that wait for memory", requests.waiting)?;
         let reads = self.budgets.reads.status();
         out.gauge("reads_waiting", "Reads that wait for memory", reads.waiting)?;
+        let scans = self.scans.open() as u64;
+        out.gauge("scans", "Scans that are open, and keep what is deleted meanwhile", scans)?;
         let closed = "Connections closed because their clients took answers too slowly while other reads waited";
         out.counter("slow_readers_closed", closed, reads.slow_closed)
     }

@@ -13,6 +13,7 @@ mod process;
 mod text;
 
 use crate::admission::requests::Budgets;
+use crate::admission::scans::Scans;
 use crate::delay::Delay;
 use crate::outage::ElectionBlockedState;
 pub(crate) use backups::{BackupStatus, SharedBackupStatus};
@@ -48,6 +49,7 @@ pub(crate) enum Method {
     Get,
     GetMany,
     List,
+    Scan,
     Status,
     SafeToStop,
     UnsafeRecovery,
@@ -72,6 +74,7 @@ impl Method {
             Method::Get => "get",
             Method::GetMany => "get-many",
             Method::List => "list",
+            Method::Scan => "scan",
             Method::Status => "status",
             Method::SafeToStop => "safe-to-stop",
             Method::UnsafeRecovery => "unsafe-recovery",
@@ -133,6 +136,7 @@ pub(crate) struct Metrics {
     /// The sums of `duration` by method, which tells them to no reader but a scrape.
     took_ns: [AtomicU64; METHODS],
     delay: Arc<Delay>,
+    scans: Scans,
     #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
     connections: Connections,
 }
@@ -166,11 +170,13 @@ impl Metrics {
         let (help, unit) = ("Time to answer a request", Unit::Seconds);
         registry.register_with_unit("request_duration", help, unit, duration.clone());
         let (delay, connections) = (Arc::<Delay>::default(), Connections::default());
+        let scans = Scans::default();
         let gauges = NodeGauges {
             replica,
             election_blocked_state,
             budgets,
             delay: Arc::clone(&delay),
+            scans: scans.clone(),
             connections: connections.clone(),
             tls,
             backups,
@@ -187,8 +193,14 @@ impl Metrics {
             duration,
             took_ns,
             delay,
+            scans,
             connections,
         }
+    }
+
+    /// The scans that are open.
+    pub(crate) fn scans(&self) -> &Scans {
+        &self.scans
     }
 
     /// The delay of the main thread.

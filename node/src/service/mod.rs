@@ -19,6 +19,7 @@ mod membership;
 mod multiplexed;
 mod operator;
 mod read;
+mod scan;
 mod scrub;
 mod state_stream;
 mod upgrade;
@@ -320,6 +321,22 @@ impl proto::kv_server::Kv for KvService {
             Ok((page, caller))
         };
         self.measured(Method::List, work).await.map(answered)
+    }
+
+    type ScanStream = scan::Parts;
+
+    async fn scan(
+        &self,
+        request: Request<proto::ScanRequest>,
+    ) -> Result<Response<Self::ScanStream>, Status> {
+        let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
+        let work = async {
+            let (caller, session) = (self.caller(&request)?, self.session(&request)?);
+            let calling = (caller.clone(), session);
+            let parts = scan::scan(&self.inner, calling, request.into_inner(), budget).await?;
+            Ok((parts, caller))
+        };
+        self.measured(Method::Scan, work).await.map(answered)
     }
 
     async fn status(

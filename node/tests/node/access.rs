@@ -192,6 +192,16 @@ async fn a_writer_of_a_prefix_stays_within_it_and_a_batch_with_one_key_outside_c
     denied(app.list(ListOptions::prefix("").end("app/2")).await);
     app.get_many(["app/1", "app/2"]).await.expect("allowed");
     denied(app.get_many(["app/1", "other"]).await);
+    app.scan(Range::prefix("app/")).await.expect("allowed");
+    app.scan_keys("app/1".."app/2").await.expect("allowed");
+    assert_eq!(app.count(Range::prefix("app/")).await, Ok(2));
+    for wider in
+        [Range::all(), Range::from("app/"..), Range::prefix("app"), Range::from("a".."app/2")]
+    {
+        denied(app.scan(wider.clone()).await);
+        denied(app.scan_keys(wider.clone()).await);
+        denied(app.count(wider).await);
+    }
     for wider in ["", "ap", "app", "other"] {
         denied(app.list(ListOptions::prefix(wider)).await);
         // Nor from a key on that lies within.

@@ -49,6 +49,7 @@ mod prometheus;
 mod ranges;
 mod readers;
 mod reload;
+mod scans;
 mod service_manager;
 mod status_page;
 mod streams;

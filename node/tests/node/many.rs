@@ -62,16 +62,22 @@ async fn a_member_alone_answers_reads_that_may_be_as_old_as_its_last_barrier_and
     assert!(refused.as_ref().is_err_and(Error::is_transient), "{refused:?}");
     let items = old.list(ListOptions::prefix("key")).await.expect("listed").items;
     assert_eq!(items.first().expect("there").value, "value");
+    let scanned = old.scan(..).await.expect("begun").next().await.expect("scanned");
+    assert_eq!(scanned.expect("there").value, "value");
+    assert_eq!(old.count(..).await, Ok(1));
     // Each kind of read has a barrier of its own.
     let brief = old.with_max_staleness(Duration::from_millis(1));
     let brief = brief.with_deadline(Duration::from_secs(5));
-    let (get, many, versions, list) = tokio::join!(
+    let (get, many, versions, list, scan, count) = tokio::join!(
         brief.get("key"),
         brief.get_many(["key"]),
         brief.versions(["key"]),
         brief.list(ListOptions::prefix("key")),
+        brief.scan(..),
+        brief.count(..),
     );
-    for refused in [get.map(drop), many.map(drop), versions.map(drop), list.map(drop)] {
+    let reads = [get.map(drop), many.map(drop), versions.map(drop), list.map(drop)];
+    for refused in reads.into_iter().chain([scan.map(drop), count.map(drop)]) {
         assert!(refused.as_ref().is_err_and(Error::is_transient), "{refused:?}");
     }
 }

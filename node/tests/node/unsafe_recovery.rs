@@ -191,6 +191,12 @@ impl Kv for Member {
         Err(Status::unimplemented("not here"))
     }
 
+    type ScanStream = futures::stream::Empty<Result<proto::ScanPart, Status>>;
+
+    async fn scan(&self, _: Request<proto::ScanRequest>) -> Answer<Self::ScanStream> {
+        Err(Status::unimplemented("not here"))
+    }
+
     type MultiplexStream =
         Pin<Box<dyn futures::Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 

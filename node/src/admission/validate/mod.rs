@@ -119,22 +119,12 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
 
 /// The deletion of a range.
 fn delete_range(delete: proto::DeleteRange) -> Result<Operation, Status> {
-    let Some(proto::Range { start, end }) = delete.range else {
+    let Some(named) = delete.range else {
         return Err(Status::invalid_argument(
             "the deletion of a range names no range; one with neither start nor end has all keys",
         ));
     };
-    for bound in [&start, &end].into_iter().filter(|bound| !bound.is_empty()) {
-        // Just behind a key is that key and a byte of zero.
-        within(bound, KEY_BYTES_MAX as usize + 1, "")?;
-    }
-    if !end.is_empty() && end <= start {
-        return Err(Status::invalid_argument(format!(
-            "the range begins at `{}` and ends at `{}`, which is not behind that",
-            start.escape_ascii(),
-            end.escape_ascii()
-        )));
-    }
+    let proto::Range { start, end } = range(named)?;
     let most = match delete.most {
         0 => RANGE_KEYS_MAX,
         1..=RANGE_KEYS_MAX => delete.most,
@@ -145,6 +135,23 @@ fn delete_range(delete: proto::DeleteRange) -> Result<Operation, Status> {
         }
     };
     Ok(Operation::DeleteRange { start, end, most, whole: delete.whole })
+}
+
+/// A range that has keys, as far as its bounds tell. One with neither start nor end has all.
+pub(crate) fn range(range: proto::Range) -> Result<proto::Range, Status> {
+    let proto::Range { start, end } = &range;
+    for bound in [start, end].into_iter().filter(|bound| !bound.is_empty()) {
+        // Just behind a key is that key and a byte of zero.
+        within(bound, KEY_BYTES_MAX as usize + 1, "")?;
+    }
+    if !end.is_empty() && end <= start {
+        return Err(Status::invalid_argument(format!(
+            "the range begins at `{}` and ends at `{}`, which is not behind that",
+            start.escape_ascii(),
+            end.escape_ascii()
+        )));
+    }
+    Ok(range)
 }
 
 /// A range is deleted alone, or beside checks: what one entry of the log does is bounded.

@@ -91,6 +91,18 @@ over_wire! {
         safe_to_stop: SafeToStopRequest => SafeToStopResponse,
     }
 
+    type ScanStream = <KvService as Kv>::ScanStream;
+
+    async fn scan(
+        &self,
+        request: Request<proto::ScanRequest>,
+    ) -> Result<Response<Self::ScanStream>, Status> {
+        let message = encoded(request.get_ref(), self.request_bytes)?;
+        let parts = until_reset(self.service.scan(request.map(|_| message))).await?.into_inner();
+        let parts = parts.map(|part| part.and_then(|message| encoded(&message, usize::MAX)));
+        Ok(Response::new(stream_until_reset(parts)))
+    }
+
     type MultiplexStream = <KvService as Kv>::MultiplexStream;
 
     async fn multiplex(

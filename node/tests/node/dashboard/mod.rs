@@ -185,6 +185,7 @@ async fn each_panel_asks_for_metrics_and_labels_that_a_node_serves() {
     client.get("key").await.expect("read");
     client.get_many(["key"]).await.expect("read");
     client.list(ListOptions::prefix("")).await.expect("listed");
+    client.count(..).await.expect("counted");
     texts.extend((0..3).map(|node| metrics(&cluster, node)));
     let (served, dashboard) = (Served::of(&texts), dashboard());
     let mut faults = Vec::new();

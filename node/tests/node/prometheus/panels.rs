@@ -34,6 +34,7 @@ fn traffic(cluster: &Cluster, other: usize) -> JoinHandle<()> {
             client.get(key.clone()).await.expect("read");
             client.get_many([key.clone()]).await.expect("read");
             client.list(ListOptions::prefix(key)).await.expect("listed");
+            client.count(..).await.expect("counted");
             let put =
                 proto::Put { key: "other".into(), value: "value".into(), ..Default::default() };
             let operations = vec![proto::Operation { kind: Some(Kind::Put(put)) }];
