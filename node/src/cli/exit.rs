@@ -159,7 +159,8 @@ fn of_client(error: &ClientError) -> Exit {
         ClientError::DeadlineExceeded { .. }
         | ClientError::Unavailable { .. }
         | ClientError::NoLeader { .. }
-        | ClientError::Overloaded { .. } => Exit::Unavailable,
+        | ClientError::Overloaded { .. }
+        | ClientError::ScanBroken { .. } => Exit::Unavailable,
         _ => Exit::Failed,
     }
 }

@@ -5,9 +5,9 @@ use super::bytes_text::{escape, item_json, item_text, key_bytes};
 use super::connect::time;
 use super::exit::Exit;
 use super::output::{Output, tell};
-use cairn_client::ListOptions;
+use cairn_client::{ListOptions, Range};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -48,6 +48,10 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     max_stale: Option<Duration>,
 
+    /// Only say how many keys there are, at one log index; --limit does not apply
+    #[arg(long, conflicts_with_all = ["limit", "reverse", "keys_only", "stale"])]
+    count: bool,
+
     /// PREFIX, --start-after and --end are escaped as this command prints keys, such as \x00\xff
     #[arg(long)]
     escaped: bool,
@@ -64,6 +68,14 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
     let mut start_after = key_bytes(args.start_after, args.escaped)?;
     let prefix = key_bytes(args.prefix, args.escaped)?;
     let end = key_bytes(args.end, args.escaped)?;
+    if args.count {
+        let found = match range(&prefix, &start_after, &end) {
+            Some(range) => client.count(range).await?,
+            None => 0,
+        };
+        output.either(|| json!({ "count": found }), || found.to_string())?;
+        return Ok(Exit::Done);
+    }
     let mut left = if args.limit == 0 { usize::MAX } else { args.limit };
     loop {
         let mut options = ListOptions::prefix(prefix.clone())
@@ -98,6 +110,20 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
     }
 }
 
+/// The keys that begin with `prefix`, are behind `start_after` and before `end`; the last two may be empty.
+/// `None`: there can be none.
+fn range(prefix: &[u8], start_after: &[u8], end: &[u8]) -> Option<Range> {
+    let with_prefix = Range::prefix(prefix.to_vec());
+    let behind = [start_after, &[0]].concat();
+    let start = if start_after.is_empty() { prefix.to_vec() } else { behind.max(prefix.to_vec()) };
+    let given = Some(end.to_vec()).filter(|end| !end.is_empty());
+    match [with_prefix.end().map(|end| end.to_vec()), given].into_iter().flatten().min() {
+        Some(end) if end <= start => None,
+        Some(end) => Some(Range::from(start..end)),
+        None => Some(Range::from(start..)),
+    }
+}
+
 /// Items as they come, so that no list is too long to be printed.
 struct Printed<'a> {
     output: &'a Output,
@@ -124,5 +150,26 @@ impl Printed<'_> {
             self.output.line(&format!("{begin}],\"more\":{more}}}"))?;
         }
         Ok(Exit::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counted_range_has_the_keys_that_a_list_of_the_same_options_has() {
+        let of = |prefix: &str, start_after: &str, end: &str| {
+            range(prefix.as_bytes(), start_after.as_bytes(), end.as_bytes())
+        };
+        assert_eq!(of("", "", ""), Some(Range::all()));
+        assert_eq!(of("a/", "", ""), Some(Range::prefix("a/")));
+        assert_eq!(of("a/", "a/3", ""), Some(Range::from("a/3\0".."a0")));
+        assert_eq!(of("a/", "A", "b"), Some(Range::prefix("a/")));
+        assert_eq!(of("a/", "", "a/5"), Some(Range::from("a/".."a/5")));
+        assert_eq!(of("", "x", ""), Some(Range::from("x\0"..)));
+        for none in [of("a/", "b", ""), of("a/", "", "a"), of("", "b", "a"), of("", "a", "a\0")] {
+            assert_eq!(none, None);
+        }
     }
 }

@@ -37,6 +37,13 @@ async fn every_command_works_and_ends_with_its_exit_code() {
     assert_eq!(cairn(&["list", "--end", "b", "-k"]).stdout, "a\n");
     assert_eq!(cairn(&["list", "--end", "b", "--reverse", "--max-stale", "5s"]).stdout, "a\t2\n");
 
+    assert_eq!(cairn(&["list", "--count"]).stdout, "2\n");
+    assert_eq!(cairn(&["list", "--count", "--start-after", "a"]).stdout, "1\n");
+    assert_eq!(cairn(&["list", "b", "--count", "--end", "b"]).stdout, "0\n");
+    let counted = cairn(&["list", "a", "--count", "-o", "json"]);
+    assert_eq!(counted.stdout, "{\"count\":1}\n", "{counted:?}");
+    assert_eq!(cairn(&["list", "--count", "--reverse"]).code, 2);
+
     assert_eq!(cairn(&["get", "b", "a"]).stdout, "b\t2\na\t2\n");
     assert_eq!(cairn(&["get", "a", "--max-stale", "1h"]).stdout, "2");
     let both = cairn(&["get", "none", "a", "-o", "json"]);
