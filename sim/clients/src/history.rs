@@ -116,6 +116,8 @@ pub enum Action {
     Version(Key),
     /// A page.
     List(ListSpec),
+    /// All keys of the group at one index.
+    Scan,
 }
 
 impl Action {
@@ -173,7 +175,7 @@ pub enum Outcome {
     },
     /// A get.
     Found(Option<(Value, Version)>),
-    /// A get of several keys: what each has, and the log index of their state.
+    /// A get of several keys, or a scan of all keys in order: what each has, and the log index of their state.
     FoundMany(Vec<Option<(Value, Version)>>, Version),
     /// A key's version.
     FoundVersion(Option<Version>),
@@ -281,6 +283,12 @@ impl Record {
                 let found = keys.iter().zip(found);
                 found
                     .filter_map(|(key, found)| found.map(|(value, version)| (*key, value, version)))
+                    .collect()
+            }
+            (Action::Scan, Outcome::FoundMany(found, _)) => {
+                let found = found.iter().enumerate();
+                found
+                    .filter_map(|(key, found)| found.map(|(value, version)| (key, value, version)))
                     .collect()
             }
             (_, Outcome::Listed(items, _)) => items

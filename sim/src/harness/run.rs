@@ -404,6 +404,7 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
             Outcome::FoundMany(..) if matches!(record.action, Action::BoundedGetMany(..)) => {
                 "gets of several keys within a bound"
             }
+            Outcome::FoundMany(..) if record.action == Action::Scan => "scans",
             Outcome::Applied { .. } => "writes applied",
             Outcome::ConditionFailed { .. } => "conditions failed",
             Outcome::RangeDeleted { .. } => "ranges deleted",

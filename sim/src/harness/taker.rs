@@ -1,5 +1,5 @@
 //! Somebody who takes the state of one log index from members, as a backup does: all of it, what changed
-//! since an earlier one, and what is missing of one that broke off.
+//! since an earlier one, and what is missing of one that broke off. Now and then by a scan of all keys, as any client.
 //!
 //! What holds here: a key that arrives is checked at once, and a value that was left out must be one that
 //! was taken before. A state that arrived to its end is compared with what each member had at that position
@@ -37,6 +37,7 @@ const COMPLETE: &str = "states taken";
 const COMPARED: &str = "states compared with another member at that index";
 const BUILT_ON: &str = "values that were taken before and not sent again";
 const BROKEN_OFF: &str = "states that broke off";
+const SCANNED: &str = "scans of all keys";
 const REFUSED: &str = "states refused by a member that may lack something";
 
 /// The number of this client.
@@ -52,6 +53,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One part in this many is followed by a pause of up to so many milliseconds.
 const PAUSED_ONE_IN: u32 = 4;
 const PART_PAUSE_MS: std::ops::Range<u64> = 1..40;
+/// One state in this many is taken by a scan.
+const SCANS_ONE_IN: u32 = 4;
 /// How often each member of a healed cluster is asked, at most, and how far apart.
 const ATTEMPTS: u32 = 60;
 const BETWEEN: Duration = Duration::from_millis(500);
@@ -187,8 +190,47 @@ impl Taker {
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(PAUSE_MS))).await;
             let slot = self.rng.random_range(1..=self.cluster.plan.nodes);
             let since = self.rng.random_bool(0.5);
-            self.take(slot, since).await;
+            if self.rng.random_ratio(1, SCANS_ONE_IN) {
+                self.scan().await;
+            } else {
+                self.take(slot, since).await;
+            }
         }
+    }
+
+    /// Scans all keys of whichever member answers. A scan that arrives to its end is judged like any other state.
+    async fn scan(&mut self) {
+        let asked = self.cluster.trace.now();
+        let mut scan = match self.client.scan(..).await {
+            Ok(scan) => scan,
+            Err(error) => return self.cluster.trace.event(format!("no scan begins: {error}")),
+        };
+        // Its index was known before.
+        let (begun, index) = (self.cluster.trace.now(), scan.position().index);
+        let mut keys = BTreeMap::new();
+        loop {
+            let item = match tokio::time::timeout(PATIENCE, scan.next()).await {
+                Ok(Ok(Some(item))) => item,
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => {
+                    return self.cluster.trace.event(format!("the scan of {index} ends: {error}"));
+                }
+                Err(_) => return self.cluster.trace.event(format!("the scan of {index} hangs")),
+            };
+            let Some(at) = decode_key(&item.key) else { continue };
+            let Some(value) = decode_value(&item.value) else {
+                let detail = format!("the scan of {index}: no client put the value of key {at:?}");
+                return self.cluster.violation(Violation::new(state::NAME, detail));
+            };
+            keys.insert(at, (value, item.version.0));
+            if self.rng.random_ratio(1, PAUSED_ONE_IN) {
+                let pause = self.rng.random_range(PART_PAUSE_MS);
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+        }
+        self.cluster.trace.event(format!("{} keys scanned of {index}", keys.len()));
+        self.cluster.count_event(SCANNED);
+        self.cluster.states.keep(SentState { asked, begun, index, keys }, std::iter::empty());
     }
 
     /// Asks the member of a slot: for what changed since the last state that was taken, or for

@@ -5,9 +5,9 @@
 //! | `linearizable` | every answer fits one order of all requests that respects real time |
 //! | `provenance` | every value read was written, under one version, before the read ended |
 //! | `bounded` | a read within a bound lacks nothing that was acknowledged before it |
-//! | `position` | a read of several keys has everything acknowledged before it, or its bound, and nothing of later |
+//! | `position` | a read of several keys, or a scan, has everything acknowledged before it, or its bound, and nothing of later |
 //! | `acknowledged` | an acknowledged write is there at the end, or a later write replaced it |
-//! | `state` | a state that a member sent has of each key what the last write up to its index left |
+//! | `state` | a state that a member sent, to a backup or a scan, has of each key what the last write up to its index left |
 //!
 //! A check that cannot decide reports a failure.
 

@@ -201,12 +201,11 @@ impl State {
                 (agreed && value == found.map(|(value, _)| value)).then_some(next)
             }
             (Action::GetMany(keys), Outcome::FoundMany(found, _)) => {
-                let agreed = keys.iter().zip(found).all(|(key, found)| {
-                    let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
-                    value == found.map(|(value, _)| value)
-                        && next.agrees(*key, found.map(|(_, version)| version), versions)
-                });
-                (agreed && keys.len() == found.len()).then_some(next)
+                next.reads(keys, found, versions).then_some(next)
+            }
+            (Action::Scan, Outcome::FoundMany(found, _)) => {
+                let keys: Vec<Key> = (0..GROUP_KEYS).collect();
+                next.reads(&keys, found, versions).then_some(next)
             }
             (Action::Version(key), Outcome::FoundVersion(found)) => {
                 next.agrees(*key, *found, versions).then_some(next)
@@ -216,6 +215,21 @@ impl State {
             }
             _ => Some(next),
         }
+    }
+
+    /// Whether these keys have what was found, all of it now.
+    fn reads(
+        &mut self,
+        keys: &[Key],
+        found: &[Option<(Value, Version)>],
+        versions: &Versions,
+    ) -> bool {
+        let agreed = keys.iter().zip(found).all(|(key, found)| {
+            let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
+            value == found.map(|(value, _)| value)
+                && self.agrees(*key, found.map(|(_, version)| version), versions)
+        });
+        agreed && keys.len() == found.len()
     }
 
     fn lists(

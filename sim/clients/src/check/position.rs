@@ -1,4 +1,4 @@
-//! A read of several keys tells its log index: it has everything that was acknowledged before it began, or before
+//! A read of several keys, or a scan, tells its log index: it has everything that was acknowledged before it began, or before
 //! its bound, in whichever group, and nothing that was sent after its answer.
 //!
 //! That its values are of one moment is a part of `linearizable`. This check needs no search, and sees what the

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long a scan may take in all: its client waits much longer for a node that hangs.
+const SCAN_LIMIT: Duration = Duration::from_secs(10);
+
 /// The history under construction, and answers that no client should get. Clones share it.
 #[derive(Clone)]
 pub struct Recorder {
@@ -166,6 +169,7 @@ impl Recorder {
                 Err(error) => self.no_effect(&error),
             },
             Action::List(spec) => self.list(client, group, spec).await,
+            Action::Scan => self.scan(client, group).await,
         };
         let returned = self.timeline.now();
         let record = Record { client: number, group, action, synced, invoked, returned, outcome };
@@ -313,6 +317,26 @@ impl Recorder {
         found.map_or(Outcome::NoEffect, |found| Outcome::FoundMany(found, position.index))
     }
 
+    async fn scan(&self, client: &Client, group: u32) -> Outcome {
+        let (items, index) = match tokio::time::timeout(SCAN_LIMIT, scanned(client, group)).await {
+            Ok(Ok(scanned)) => scanned,
+            Ok(Err(error)) => return self.no_effect(&error),
+            // A node that hangs in the middle of it.
+            Err(_) => return Outcome::NoEffect,
+        };
+        let mut found = vec![None; GROUP_KEYS];
+        for item in &items {
+            let Some(Item { key, value: Some(value), version }) = listed(group, item, false) else {
+                self.surprise(format!("a scan of group {group} has foreign bytes: {items:?}"));
+                return Outcome::NoEffect;
+            };
+            if let Some(slot) = found.get_mut(key) {
+                *slot = Some((value, version));
+            }
+        }
+        Outcome::FoundMany(found, index)
+    }
+
     async fn list(&self, client: &Client, group: u32, spec: &ListSpec) -> Outcome {
         let mut options =
             ListOptions::prefix(group_prefix(group)).limit(u32::try_from(spec.limit).unwrap_or(1));
@@ -345,6 +369,16 @@ impl Recorder {
             Err(error) => self.no_effect(&error),
         }
     }
+}
+
+/// All keys of a group, and the index of their state.
+async fn scanned(client: &Client, group: u32) -> Result<(Vec<KeyValue>, u64), Error> {
+    let mut scan = client.scan(Range::prefix(group_prefix(group))).await?;
+    let (mut items, index) = (Vec::new(), scan.position().index);
+    while let Some(item) = scan.next().await? {
+        items.push(item);
+    }
+    Ok((items, index))
 }
 
 fn listed(group: u32, item: &KeyValue, keys_only: bool) -> Option<Item> {

@@ -97,11 +97,12 @@ impl Generator {
             };
             return (group, write);
         }
-        let action = match self.rng.random_range(0..14) {
+        let action = match self.rng.random_range(0..16) {
             0..=4 => Action::Get(key),
             5 => Action::Version(key),
             6..=8 => Action::List(self.page()),
             9..=10 => Action::GetMany(self.keys()),
+            14..=15 => Action::Scan,
             11 if self.profile.stale_reads => Action::StaleGet(key),
             12 if self.profile.stale_reads => Action::BoundedGet(key, self.age()),
             13 if self.profile.stale_reads => Action::BoundedGetMany(self.keys(), self.age()),
@@ -240,7 +241,7 @@ mod tests {
             (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
         let mut values = std::collections::BTreeSet::new();
         let (mut batches, mut lists, mut deletes, mut ranges) = (0, 0, 0, [0; 2]);
-        let (mut many, mut bounded, mut bounded_many) = (0, 0, 0);
+        let (mut many, mut bounded, mut bounded_many, mut scans) = (0, 0, 0, 0);
         for action in &all {
             match action {
                 Action::Write(operations) => {
@@ -259,13 +260,14 @@ mod tests {
                 }
                 Action::List(_) => lists += 1,
                 Action::GetMany(_) => many += 1,
+                Action::Scan => scans += 1,
                 Action::BoundedGet(..) => bounded += 1,
                 Action::BoundedGetMany(..) => bounded_many += 1,
                 Action::Get(_) | Action::StaleGet(_) | Action::Version(_) => {}
             }
         }
         assert!(batches > 10 && lists > 10 && deletes > 10 && many > 10);
-        assert!(bounded > 5 && bounded_many > 5);
+        assert!(bounded > 5 && bounded_many > 5 && scans > 10);
         assert!(ranges.iter().all(|count| *count > 0), "{ranges:?}");
     }
 }

@@ -104,7 +104,7 @@ fn keys_of(record: &Record) -> Keys {
         Action::GetMany(asked) | Action::BoundedGetMany(asked, _) => {
             asked.iter().fold(0, |keys, key| keys | 1 << *key)
         }
-        Action::List(_) => Keys::MAX,
+        Action::List(_) | Action::Scan => Keys::MAX,
     }
 }
 

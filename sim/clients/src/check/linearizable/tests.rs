@@ -106,6 +106,21 @@ fn several_keys_are_read_at_one_moment() {
 }
 
 #[test]
+fn a_scan_shows_all_keys_of_one_moment_and_leaves_none_out() {
+    let scan = |found: Vec<Option<(Value, Version)>>| {
+        record(3, 2, 8, Action::Scan, Outcome::FoundMany(found, 9))
+    };
+    let writes = || [put(0, 4, 0, 1, 5, None), put(5, 9, 1, 2, 6, None)];
+    let with = |found| writes().into_iter().chain([scan(found)]).collect();
+    accepted(with(vec![None; 4]));
+    accepted(with(vec![Some((1, 5)), None, None, None]));
+    accepted(with(vec![Some((1, 5)), Some((2, 6)), None, None]));
+    rejected(with(vec![None, Some((2, 6)), None, None]));
+    rejected(with(vec![Some((1, 5)), None, Some((2, 6)), None]));
+    rejected(with(vec![Some((1, 5))]));
+}
+
+#[test]
 fn a_stale_read_is_rejected() {
     rejected(vec![
         put(0, 1, 0, 1, 5, None),
