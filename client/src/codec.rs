@@ -23,6 +23,10 @@ const MOST_HELD: usize = 16;
 /// Most calls of one message. A client sends up to 128.
 const MOST_CALLS: usize = 1024;
 
+/// Most parts and changes of one message to watches. A node sends a mebibyte at most, or one change, and a change takes
+/// nine bytes at least.
+const MOST_CHANGES: usize = 1 << 17;
+
 /// The buffers that each call begins with, for messages in and out, and the bytes of answers that
 /// are sent together. Messages that are longer get what they need.
 const BUFFER_BYTES: usize = 1 << 10;
@@ -38,6 +42,9 @@ const CALL_WRITE: u64 = 3;
 const CALL_GET_MANY: u64 = 5;
 const GET_MANY_KEYS: u64 = 1;
 const BACKUP_HELD: u64 = 1;
+const WATCH_PARTS: u64 = 1;
+const PART_CHANGES: u64 = 3;
+const CHANGES_CHANGES: u64 = 1;
 
 /// A message that is checked before it is decoded, since it could take too much memory.
 pub trait Bounded {
@@ -120,6 +127,41 @@ impl Bounded for proto::MultiplexRequest {
         for call in &mut self.calls {
             if let Some(proto::call::Kind::Write(write)) = &mut call.kind {
                 write.own_short_values(encoded_bytes);
+            }
+        }
+    }
+}
+
+/// The client cannot know that it speaks with a node.
+impl Bounded for proto::WatchResponse {
+    fn check(encoded: &[u8]) -> Result<(), Status> {
+        let mut changes = 0;
+        fields(encoded, |field, part| {
+            if field == WATCH_PARTS {
+                changes += 1;
+                fields(part, |field, kind| {
+                    if field == PART_CHANGES {
+                        fields(kind, |field, _| changes += usize::from(field == CHANGES_CHANGES));
+                    }
+                });
+            }
+        });
+        match changes <= MOST_CHANGES {
+            true => Ok(()),
+            false => Err(too_many("changes", changes, MOST_CHANGES)),
+        }
+    }
+
+    /// A change waits until its user reads it, and a message is for many watches.
+    fn own_short_values(&mut self, encoded_bytes: usize) {
+        for part in &mut self.parts {
+            let Some(proto::watch_part::Kind::Changes(changes)) = &mut part.kind else { continue };
+            for change in &mut changes.changes {
+                for bytes in [&mut change.key, &mut change.value] {
+                    if bytes.len() < encoded_bytes / OWN_PART {
+                        *bytes = Bytes::copy_from_slice(bytes);
+                    }
+                }
             }
         }
     }
@@ -305,6 +347,7 @@ mod tests {
     use crate::proto::{
         Call, GetManyRequest, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call,
     };
+    use crate::proto::{Change, WatchChanges, WatchPart, WatchResponse, watch_part};
     use crate::types::Condition;
 
     fn write(operations: usize) -> WriteRequest {
@@ -385,6 +428,42 @@ mod tests {
         assert_eq!(judged(&many((0..32).map(|_| get_many(MOST_KEYS)))), None);
         let spread = many((0..33).map(|_| get_many(MOST_KEYS)));
         assert_eq!(judged(&spread), Some(Code::InvalidArgument), "nor spread");
+    }
+
+    fn changes(parts: usize, each: usize) -> WatchResponse {
+        let changes = vec![Change::default(); each];
+        let changes = WatchChanges { changes, through: None };
+        let kind = Some(watch_part::Kind::Changes(changes));
+        WatchResponse { parts: vec![WatchPart { id: 1, kind }; parts], through: None }
+    }
+
+    #[test]
+    fn an_answer_of_millions_of_empty_changes_is_refused_before_it_is_decoded() {
+        assert_eq!(judged(&changes(1, MOST_CHANGES - 1)), None);
+        assert_eq!(judged(&changes(1, MOST_CHANGES)), Some(Code::InvalidArgument));
+        assert_eq!(judged(&changes(1024, 128)), Some(Code::InvalidArgument), "nor spread");
+        assert_eq!(judged(&changes(MOST_CHANGES + 1, 0)), Some(Code::InvalidArgument));
+    }
+
+    /// The story: of a message of a megabyte a watch keeps one key of five bytes, until its user reads it.
+    #[test]
+    fn a_change_that_waits_does_not_keep_the_message_for_all_watches_in_memory() {
+        let mut message = changes(1, 1);
+        let large = Change { key: "b".into(), value: vec![7; 5000].into(), ..Change::default() };
+        if let Some(watch_part::Kind::Changes(told)) = &mut message.parts[0].kind {
+            told.changes[0] = Change { key: "a".into(), value: "1".into(), ..Change::default() };
+            told.changes.push(large);
+        }
+        let encoded = Bytes::from(message.encode_to_vec());
+        let memory = encoded.as_ptr_range();
+        let mut decoded = WatchResponse::decode(encoded.clone()).unwrap();
+        decoded.own_short_values(encoded.len());
+        assert_eq!(decoded, message);
+        let Some(watch_part::Kind::Changes(told)) = &decoded.parts[0].kind else { panic!() };
+        let kept = |bytes: &Bytes| memory.contains(&bytes.as_ptr());
+        let [small, large] = told.changes.as_slice() else { panic!() };
+        assert!(!kept(&small.key) && !kept(&small.value) && !kept(&large.key));
+        assert!(kept(&large.value), "it is most of the message");
     }
 
     #[test]

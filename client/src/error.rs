@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::types::{FailedCondition, Version};
+use crate::types::{FailedCondition, Position, Version};
 
 pub use cause::SystemError;
 pub(crate) use cause::{Why, io_error};
@@ -206,6 +206,25 @@ pub enum Error {
         /// What the last of them said.
         message: String,
     },
+
+    /// A watch cannot go on: what was changed behind its position is not kept any more. List the keys, then watch
+    /// from `now`: each later change is told, some perhaps of what was listed.
+    #[error(
+        "the changes that the watch comes to are no longer kept: those behind {oldest} are; list the keys, then watch from {now}"
+    )]
+    Compacted {
+        /// What was changed behind this entry is kept at the node that said so.
+        oldest: Position,
+        /// The last entry that this node had applied.
+        now: Position,
+    },
+
+    /// A watch cannot go on: its position is not in the cluster's history, as after an unsafe recovery that discarded
+    /// it. Begin a new watch, then list the keys.
+    #[error(
+        "the position of the watch is not in the cluster's history any more: begin a new watch, then list the keys"
+    )]
+    HistoryDiscarded,
 
     /// The request is invalid: an empty batch, or the server refused it.
     #[error("invalid request: {0}")]

@@ -45,6 +45,8 @@
 //!   found, so that `?` never lets a refused write pass as an applied one.
 //! - **A dead or hung node costs little**: the client remembers the leader, follows hints, skips a
 //!   failed node for a while, and learns the other members from any node that answers.
+//! - **A watch tells each change once and in order** ([`Client::watch`]), over the nodes' ends and restarts, and from a position
+//!   that another process kept. If the cluster does not keep the changes any more, it says so and never leaves any out.
 //! - **An operator's calls are apart** ([`Client::operator`]), so that an application does not reach
 //!   them by accident.
 //! - Nothing here panics, and the interface has no type of a transport library.
@@ -76,8 +78,10 @@
 //! # Traces
 //!
 //! Each write, read and page of a list is a span of level DEBUG of the crate `tracing`: `cairn.write`, `cairn.get`,
-//! `cairn.get_many`, `cairn.list`, `cairn.scan` (its beginning), with `outcome` (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
-//! node that was asked, with its `endpoint`. A write that was applied and a get that found its key have a `version`. Other
+//! `cairn.get_many`, `cairn.list`, `cairn.scan` (its beginning), and each begin of a watch, `cairn.watch`, with `outcome`
+//! (`done`, `condition_failed`, `unknown`, `failed`), and in it a `cairn.attempt` for each
+//! node that was asked, with its `endpoint`. A write that was applied and a get that found its key have a `version`, a watch
+//! that of the entry behind which it begins. Other
 //! calls that look for the leader or for any node are no spans: each of their attempts is one. All lie within the span of
 //! the caller. Neither they nor the events in them hold a key, a value or the text of an error: an attempt that failed says
 //! so by one word, such as `not_leader`, `refused` or `lost`. An application that exports its spans, as with `tracing-opentelemetry`, exports these too, if
@@ -89,6 +93,7 @@
 //!  put, get, list, batch        write.rs read.rs many.rs list.rs batch.rs
 //!  delete a range               delete_range.rs (pages, each a write)
 //!  scan, count                  scan.rs     (begins as a read; then a stream of one node)
+//!  watch a range                watch.rs     (begun anew, behind what was told, where a node is left)
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
@@ -99,6 +104,8 @@
 //!        |  cluster, members      view.rs     (and which generation of it the client means)
 //!        v
 //!   one node's connection         node.rs
+//!        |  many small requests   multiplexed.rs
+//!        |  all watches           watch_stream.rs (and what of them is not read yet)
 //! ```
 #![forbid(unsafe_code)]
 
@@ -125,6 +132,7 @@ mod node;
 mod operator;
 mod options;
 mod pool;
+mod position;
 #[doc(hidden)]
 pub mod proto;
 mod random;
@@ -140,6 +148,8 @@ mod status;
 mod types;
 mod upgrade;
 mod view;
+mod watch;
+mod watch_stream;
 mod write;
 
 pub use backup::{HeldValues, State, StateHead, StateItem};
@@ -161,7 +171,8 @@ pub use scan::Scan;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, HistoryStatus, ModeStatus, NodeStatus, StorageStatus};
 pub use types::{
-    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Position, RangeDeleted,
-    Version, WriteInfo,
+    BatchInfo, Change, Condition, FailedCondition, KeyValue, Limits, Member, Position,
+    RangeDeleted, Version, WriteInfo,
 };
 pub use upgrade::{MemberVersion, VersionStatus};
+pub use watch::{Watch, WatchOptions};

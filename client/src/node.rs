@@ -25,6 +25,8 @@ use crate::options::Options;
 use crate::proto::{self, ErrorDetail};
 use crate::random::Random;
 use crate::shown::of_node;
+use crate::watch_stream::inbox::{Inbox, Turn};
+use crate::watch_stream::{Asking, Over, WatchStreams, Watching};
 
 /// The version of the client protocol that this release speaks.
 pub const PROTOCOL: u32 = 1;
@@ -35,6 +37,7 @@ pub(crate) struct Stub {
     pub(crate) unary: UnaryStub,
     pub(crate) operator: proto::operator_client::OperatorClient<Channel>,
     multiplexed: MultiplexedStream,
+    watches: WatchStreams,
     caller: Caller,
     /// The generation that its requests name.
     pub(crate) named: Option<u32>,
@@ -71,7 +74,8 @@ impl Stub {
         let operator = proto::operator_client::OperatorClient::new(channel);
         let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
         let heard = Arc::new(Heard::new());
-        Stub { multiplexed, unary, operator, named: None, caller, heard }
+        let watches = WatchStreams::default();
+        Stub { multiplexed, watches, unary, operator, named: None, caller, heard }
     }
 
     /// A request of this client that the server works on no longer than `timeout`.
@@ -138,6 +142,17 @@ impl Stub {
     ) -> Result<proto::ListResponse, Status> {
         let request = self.request(request, timeout);
         self.unary.list(request).await.map(Response::into_inner)
+    }
+
+    /// Begins a watch, over the stream that all watches of this node share.
+    pub(crate) async fn watch(
+        &self,
+        begin: proto::WatchBegin,
+        inbox: (Arc<Inbox>, Turn),
+        timeout: Duration,
+    ) -> Result<Result<Watching, Over>, Status> {
+        let asking = Asking { stub: &self.unary, caller: &self.caller, named: self.named };
+        self.watches.begin(asking, begin, inbox, timeout).await
     }
 
     /// Asks for a sign of life, unless that is under way. Any answer of the node counts as heard. If
@@ -419,9 +434,11 @@ impl Node {
             return Err(self.mismatch(message));
         }
         let first = Stub::new(channel, self.caller.clone());
-        let others = (1..options.connections_per_node)
-            .map(|_| Stub::new(self.channel(), self.caller.clone()))
-            .collect();
+        let other = |_| {
+            let stub = Stub::new(self.channel(), self.caller.clone());
+            Stub { watches: first.watches.clone(), ..stub }
+        };
+        let others = (1..options.connections_per_node).map(other).collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }
 

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tonic::Status;
 
 use crate::attempts::Attempts;
-use crate::failure::Failure;
 use crate::limits::check_key;
 use crate::node::Stub;
 use crate::pool::Target;
@@ -155,20 +154,8 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            match &failure {
-                Failure::Refused(error) => return Err(error.clone()),
-                // Another node may have the value intact.
-                Failure::Unreadable(message) if attempts.is_nobody_left(pool, &node) => {
-                    return Err(Error::ValueUnreadable {
-                        key: Bytes::new(),
-                        message: message.clone(),
-                    });
-                }
-                // A node of a later release may know the call.
-                Failure::Unsupported(why) if attempts.is_nobody_left(pool, &node) => {
-                    return Err(Error::Unsupported { message: why.text.clone() });
-                }
-                _ => {}
+            if let Some(error) = attempts.ended_by(pool, &node, &failure) {
+                return Err(error);
             }
             attempts.failed(pool, &node, failure).await?;
         }

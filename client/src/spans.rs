@@ -67,6 +67,18 @@ pub(crate) fn scan() -> Span {
     )
 }
 
+/// The begin of a watch. What it is told later belongs to no request.
+pub(crate) fn watch(keys_only: bool) -> Span {
+    debug_span!(
+        "cairn.watch",
+        otel.kind = "client",
+        keys_only,
+        version = Empty,
+        outcome = Empty,
+        otel.status_code = Empty,
+    )
+}
+
 /// One attempt of a request, at this node.
 pub(crate) fn attempt(endpoint: &str) -> Span {
     debug_span!("cairn.attempt", endpoint)

@@ -30,6 +30,26 @@ pub struct Position {
     pub index: u64,
 }
 
+/// What one operation of an entry changed, as a [`Watch`](crate::Watch) tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The key.
+    pub key: Bytes,
+    /// The index of the entry: the version of the key if it was put.
+    pub version: Version,
+    /// The term of the leader that proposed the entry.
+    pub term: u64,
+    /// The key was deleted.
+    pub deleted: bool,
+    /// The value that was put; `None` if the key was deleted, and in a watch of keys only.
+    pub value: Option<Bytes>,
+    /// The key's version before, `None` if it did not exist.
+    pub previous: Option<Version>,
+    /// No further change of this entry follows. All changes up to it are a state that the cluster had.
+    pub last_of_version: bool,
+}
+
 /// A key, its value and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {

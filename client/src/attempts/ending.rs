@@ -3,16 +3,40 @@
 //! What holds here: a failure that explains less does not take the place of one that explains more. A leader that
 //! is named and cannot be reached is no cluster without a leader.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::Attempts;
 use crate::Error;
 use crate::error::Why;
 use crate::failure::Failure;
-use crate::pool::Target;
+use crate::node::Node;
+use crate::pool::{Pool, Target};
 use crate::shown::of_node;
 
 impl Attempts {
+    /// The error that ends a request without an effect, after this failure at `node`; `None`: another node is asked.
+    pub(crate) fn ended_by(
+        &self,
+        pool: &Pool,
+        node: &Arc<Node>,
+        failure: &Failure,
+    ) -> Option<Error> {
+        match failure {
+            Failure::Refused(error) => Some(error.clone()),
+            // Another node may have the value intact.
+            Failure::Unreadable(message) if self.is_nobody_left(pool, node) => {
+                Some(Error::ValueUnreadable { key: Bytes::new(), message: message.clone() })
+            }
+            // A node of a later release may know the call.
+            Failure::Unsupported(why) if self.is_nobody_left(pool, node) => {
+                Some(Error::Unsupported { message: why.text.clone() })
+            }
+            _ => None,
+        }
+    }
+
     /// A node that is down explains less than a node that says why nobody is served, or who leads, and a
     /// node of another cluster less than what a member answered.
     pub(super) fn says_less(&self, failure: &Failure) -> bool {

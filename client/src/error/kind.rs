@@ -53,6 +53,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The present state of the cluster, or of a node, does not allow an operator's call.
     Refused,
+    /// The changes that a watch comes to are not kept any more, or were discarded. List the keys, and watch again.
+    HistoryGone,
 }
 
 impl ErrorKind {
@@ -75,6 +77,7 @@ impl ErrorKind {
         ErrorKind::Unauthenticated,
         ErrorKind::PermissionDenied,
         ErrorKind::Refused,
+        ErrorKind::HistoryGone,
     ];
 
     /// Its name in logs and metrics, such as `outcome_unknown`.
@@ -97,6 +100,7 @@ impl ErrorKind {
             ErrorKind::Unauthenticated => "unauthenticated",
             ErrorKind::PermissionDenied => "permission_denied",
             ErrorKind::Refused => "refused",
+            ErrorKind::HistoryGone => "history_gone",
         }
     }
 
@@ -152,6 +156,7 @@ impl Error {
             Error::Unauthenticated { .. } => ErrorKind::Unauthenticated,
             Error::PermissionDenied { .. } => ErrorKind::PermissionDenied,
             Error::Refused { .. } => ErrorKind::Refused,
+            Error::Compacted { .. } | Error::HistoryDiscarded => ErrorKind::HistoryGone,
         }
     }
 }

@@ -1,0 +1,140 @@
+//! Keeps a watch at some node: begins it, and begins it anew where a node is left.
+//!
+//! What holds here: a node that is left is not asked first again, and one that fails again and again is asked with growing pauses,
+//! until the watch has got any further. Neither time nor the number of failures ends a watch that has begun.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::Error;
+use crate::attempts::Attempts;
+use crate::failure::Failure;
+use crate::node::{Connection, Node, Stub};
+use crate::options::LONGEST;
+use crate::pool::{Pool, Target};
+use crate::proto::{self, ErrorDetail};
+use crate::types::Position;
+use crate::watch_stream::inbox::Inbox;
+use crate::watch_stream::{Left, Over, Watching};
+
+/// A node that told a watch for so long did not fail at once.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// What is needed to begin a watch at any node.
+pub(super) struct Keeper {
+    pub(super) pool: Arc<Pool>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) range: proto::Range,
+    pub(super) keys_only: bool,
+}
+
+/// A watch that a node has begun.
+pub(super) struct Begun {
+    node: Arc<Node>,
+    connection: Arc<Connection>,
+    watching: Watching,
+}
+
+impl Keeper {
+    /// Begins the watch at the next node that can, behind what was told.
+    ///
+    /// # Errors
+    /// Why no node can, or none could before the deadline of the attempts.
+    pub(super) async fn begin(&self, attempts: &mut Attempts) -> Result<Begun, Error> {
+        let pool = &self.pool;
+        loop {
+            let (node, connection) = attempts.connection(pool).await?;
+            let (turn, after) = self.inbox.restart();
+            let begin = proto::WatchBegin {
+                id: 0,
+                range: Some(self.range.clone()),
+                after: after.map(Position::to_proto),
+                keys_only: self.keys_only,
+            };
+            let inbox = self.inbox.clone();
+            let call = |stub: Stub, begin, timeout| async move {
+                stub.watch(begin, (inbox, turn), timeout).await
+            };
+            let failure = match attempts.call(pool, &node, &connection, begin, call).await {
+                Ok(Ok(watching)) => return Ok(Begun { node, connection, watching }),
+                Ok(Err(over)) => return Err(error_of(over, &node)),
+                Err(failure) => failure,
+            };
+            self.failed(attempts, &node, failure).await?;
+        }
+    }
+
+    /// Keeps the watch at some node until it is over.
+    pub(super) async fn keep(self, mut begun: Begun) {
+        let mut attempts = resuming();
+        let error = loop {
+            let (told, since) = (self.inbox.told(), Instant::now());
+            let Begun { node, connection, mut watching } = begun;
+            let left = watching.left().await;
+            // It ends at the node now, also while the user does not read.
+            drop(watching);
+            if self.inbox.told() != told || since.elapsed() >= STEADY {
+                attempts = resuming();
+            }
+            match left {
+                Left::Full => self.inbox.emptied().await,
+                Left::Elsewhere(status) => {
+                    if let Err(error) = self.left(&mut attempts, (&node, &connection), status).await
+                    {
+                        break error;
+                    }
+                }
+                Left::Over(over) => break error_of(over, &node),
+            }
+            begun = match self.begin(&mut attempts).await {
+                Ok(begun) => begun,
+                Err(error) => break error,
+            };
+        };
+        self.inbox.fail(error);
+    }
+
+    /// The node at which the watch was cannot go on.
+    async fn left(
+        &self,
+        attempts: &mut Attempts,
+        (node, connection): (&Arc<Node>, &Arc<Connection>),
+        status: Status,
+    ) -> Result<(), Error> {
+        let failure = Failure::of(&status);
+        // Not what the node said: that may name the range.
+        tracing::debug!(endpoint = node.address(), failure = failure.kind(), "watch left");
+        if ErrorDetail::of(&status).is_none() {
+            // The transport said it: what else uses the connection finds out, too.
+            node.discard(connection);
+        }
+        self.failed(attempts, node, failure).await
+    }
+
+    async fn failed(
+        &self,
+        attempts: &mut Attempts,
+        node: &Arc<Node>,
+        failure: Failure,
+    ) -> Result<(), Error> {
+        match attempts.ended_by(&self.pool, node, &failure) {
+            Some(error) => Err(error),
+            None => attempts.failed(&self.pool, node, failure).await,
+        }
+    }
+}
+
+/// Attempts to begin a watch anew: as long as it takes.
+fn resuming() -> Attempts {
+    Attempts::new(Target::Any, LONGEST).without_effect()
+}
+
+fn error_of(over: Over, node: &Node) -> Error {
+    match over {
+        Over::Said(error) => error,
+        Over::Breach(breach) => Error::unavailable(node.address(), breach),
+    }
+}
