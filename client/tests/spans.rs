@@ -21,8 +21,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument, Metadata, Subscriber};
 
-use cairn_client::Error;
 use cairn_client::proto::error_detail::Reason;
+use cairn_client::{Error, Range};
+use fake::watches::{begun, plays};
 use fake::{Cluster, Node, Step, not_leader, options};
 
 /// A span that was begun.
@@ -127,6 +128,10 @@ async fn a_request_is_a_span_of_its_caller_with_one_for_each_attempt_and_without
     leader.plays([Step::RefuseSaying(Reason::ValueDamaged, damaged)]);
     assert_eq!(client.get("private").await.unwrap().unwrap().value, "secret");
 
+    let playing = [&follower, &leader].map(|node| plays(node, |begin| vec![begun(&begin)]));
+    let watch = client.watch(Range::prefix("private")).begin().await.unwrap();
+    playing.iter().for_each(tokio::task::JoinHandle::abort);
+
     let requests = tracer.named("request");
     let [(request, _)] = requests.as_slice() else { panic!("one request") };
     let writes = tracer.named("cairn.write");
@@ -153,6 +158,11 @@ async fn a_request_is_a_span_of_its_caller_with_one_for_each_attempt_and_without
     assert!(get.fields.ends_with(&found), "{}", get.fields);
     assert!(again.fields.ends_with(&found), "{}", again.fields);
     assert!(denied.fields.contains(" outcome=\"failed\""), "{}", denied.fields);
+
+    let watches = tracer.named("cairn.watch");
+    let [(_, begin)] = watches.as_slice() else { panic!("one watch") };
+    let at = format!(" version={} outcome=\"done\"", watch.position().index);
+    assert!(begin.fields.ends_with(&at), "{}", begin.fields);
 
     let trace = tracer.0.lock().unwrap();
     for kind in ["not_leader", "refused", "not_sent"] {

@@ -17,4 +17,5 @@ mod operator;
 mod ranges;
 mod reads;
 mod scans;
+mod watch;
 mod writes;

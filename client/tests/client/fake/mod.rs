@@ -6,6 +6,7 @@
 mod scans;
 mod services;
 mod store;
+pub mod watches;
 
 use cairn_client::Options;
 use cairn_client::proto;
@@ -132,6 +133,7 @@ pub struct Node {
     /// Slots that should lead; 0: any.
     pub moves: Arc<Mutex<Vec<u32>>>,
     pub drains: Arc<Mutex<Vec<u64>>>,
+    watches: watches::Opened,
 }
 
 impl Node {
@@ -158,6 +160,7 @@ impl Node {
             timeouts: Arc::default(),
             moves: Arc::default(),
             drains: Arc::default(),
+            watches: watches::Opened::none(),
         };
         let services = Server::builder()
             .add_service(KvServer::new(node.clone()))
@@ -190,9 +193,14 @@ impl Node {
         *self.starting.lock().unwrap() = hellos;
     }
 
-    /// The node knows no get of many keys, no scan, and no end of a list.
+    /// The node knows no get of many keys, no scan, no watch, and no end of a list.
     pub fn is_of_an_earlier_release(&self) {
         self.earlier.store(true, Ordering::SeqCst);
+    }
+
+    /// The next stream of watches that a client opens.
+    pub async fn watched(&self) -> watches::WatchStream {
+        self.watches.next().await
     }
 
     /// Sets the members that the node reports to clients.
@@ -210,6 +218,12 @@ impl Node {
         self.writes.lock().unwrap().iter().map(|write| write.session.clone().unwrap()).collect()
     }
 
+    /// Whether the request is to another generation of the cluster.
+    fn means_another<M>(&self, request: &Request<M>) -> bool {
+        let own = proto::generation_text(*self.generation.lock().unwrap());
+        request.metadata().get(proto::GENERATION_KEY).is_some_and(|meant| *meant != own)
+    }
+
     async fn perform<M, T>(
         &self,
         request: Request<M>,
@@ -218,10 +232,7 @@ impl Node {
         let timeout =
             request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
         self.timeouts.lock().unwrap().push(timeout);
-        let own = proto::generation_text(*self.generation.lock().unwrap());
-        let other =
-            request.metadata().get(proto::GENERATION_KEY).is_some_and(|meant| *meant != own);
-        let refusal = other.then(|| refuse(Reason::OtherGeneration));
+        let refusal = self.means_another(&request).then(|| refuse(Reason::OtherGeneration));
         let step = refusal.or_else(|| {
             self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone())
         });

@@ -134,6 +134,21 @@ impl Kv for Node {
         Ok(Response::new(Box::pin(answers.buffer_unordered(proto::CALLS_OF_A_STREAM))))
     }
 
+    type WatchStream = super::watches::Tells;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<proto::WatchRequest>>,
+    ) -> Answer<Self::WatchStream> {
+        if self.earlier.load(Ordering::SeqCst) {
+            return Err(Status::unimplemented(""));
+        }
+        if self.means_another(&request) {
+            return Err(refused(&detail(Reason::OtherGeneration), "refused"));
+        }
+        Ok(Response::new(self.watches.open(request.into_inner())))
+    }
+
     async fn list(&self, mut request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         if self.earlier.load(Ordering::SeqCst) {
             request.get_mut().end.clear();

@@ -1,0 +1,367 @@
+//! A watch tells each change once and in order, over nodes that end, break off, fall silent and lie.
+
+use crate::fake::watches::{WatchStream, at, began, begun, changes, ended, plays, put};
+use crate::fake::{Cluster, Node, WAIT_LIMIT, at_its_deadline, options};
+use cairn_client::proto::watch_ended::Why;
+use cairn_client::{
+    Bytes, Change, Client, Error, ErrorKind, Position, Range, Version, Watch, proto,
+};
+use futures::FutureExt;
+use tokio::sync::mpsc;
+
+/// Ends a hang.
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(WAIT_LIMIT, work).await.expect("it goes on")
+}
+
+/// A node, and a client that knows no other one.
+async fn one() -> (Node, Client) {
+    let node = Node::start(&Cluster::new("test")).await;
+    let client = options(&[&node]).connect().await.unwrap();
+    (node, client)
+}
+
+/// Two nodes, and a client that asks the first one first.
+async fn two() -> (Node, Node, Client) {
+    let cluster = Cluster::new("test");
+    let (first, second) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    first.knows(&[&first, &second]);
+    second.knows(&[&first, &second]);
+    let client = options(&[&first]).connect().await.unwrap();
+    (first, second, client)
+}
+
+/// A watch of all keys, its stream at the node, and its number there.
+async fn watched(client: &Client, node: &Node) -> (Watch, WatchStream, u64) {
+    let played = async {
+        let mut stream = node.watched().await;
+        let begin = stream.begun().await;
+        (stream, begin.id)
+    };
+    let (watch, (stream, id)) =
+        in_time(async { tokio::join!(client.watch(..).begin(), played) }).await;
+    (watch.unwrap(), stream, id)
+}
+
+/// The keys of the next so many changes, with a dot behind the last one of each entry.
+async fn keys(watch: &mut Watch, count: usize) -> String {
+    let mut keys = String::new();
+    for _ in 0..count {
+        let change = in_time(watch.next()).await.unwrap();
+        keys += std::str::from_utf8(&change.key).unwrap();
+        keys += if change.last_of_version { "." } else { "" };
+    }
+    keys
+}
+
+/// The error that the watch ends with.
+async fn ends(watch: &mut Watch) -> Error {
+    let error = in_time(watch.next()).await.unwrap_err();
+    assert_eq!(in_time(watch.next()).await, Err(error.clone()), "every call returns it");
+    error
+}
+
+/// An entry of term 3.
+fn position(index: u64) -> Position {
+    Position { term: 3, index }
+}
+
+#[tokio::test]
+async fn changes_are_told_in_order_with_all_that_is_known_of_them() {
+    let (node, client) = one().await;
+    let (mut watch, stream, id) = watched(&client, &node).await;
+    assert_eq!(watch.position(), position(10));
+    let (deleted, value) = (true, Bytes::new());
+    let gone = proto::Change { deleted, value, previous: 7, ..put("b", 12) };
+    stream.tells([changes(id, [put("a", 12), gone], Some(12))]);
+    let Change { key, version, term, deleted, value, previous, last_of_version, .. } =
+        in_time(watch.next()).await.unwrap();
+    assert_eq!((&key[..], version, term), (&b"a"[..], Version(12), 3));
+    assert_eq!((deleted, value, previous), (false, Some("value".into()), None));
+    assert!(!last_of_version);
+    assert_eq!(watch.position(), position(10), "a part of entry 12 is not read yet");
+    let gone = in_time(watch.next()).await.unwrap();
+    assert_eq!((&gone.key[..], gone.deleted, gone.value), (&b"b"[..], true, None));
+    assert_eq!((gone.previous, gone.last_of_version), (Some(Version(7)), true));
+    assert_eq!(watch.position(), position(12));
+    stream.marks(19);
+    while watch.position() != position(19) {
+        in_time(watch.progressed()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_asks_for_its_range_and_position_and_for_values_only_if_they_are_wanted() {
+    let (node, client) = one().await;
+    let (from, keys_only) = ("3.17".parse::<Position>().unwrap(), true);
+    let watch = client.watch(Range::prefix("a/")).from(from).keys_only().begin();
+    let played = async {
+        let mut stream = node.watched().await;
+        (stream.begun().await, stream)
+    };
+    let (watch, (begin, stream)) = in_time(async { tokio::join!(watch, played) }).await;
+    let mut watch = watch.unwrap();
+    let range = Some(proto::Range { start: "a/".into(), end: "a0".into() });
+    assert_eq!(begin, proto::WatchBegin { id: begin.id, range, after: Some(at(17)), keys_only });
+    stream.tells([changes(begin.id, [put("a/1", 18)], Some(18))]);
+    assert_eq!(in_time(watch.next()).await.unwrap().value, None);
+    assert_eq!(watch.position().to_string(), "3.18");
+    let none = client.watch("b".."a").begin().await.unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::Invalid, "{none}");
+}
+
+#[tokio::test]
+async fn all_watches_of_a_client_at_a_node_share_a_stream_which_the_last_one_ends() {
+    let (node, client) = one().await;
+    let (first, mut stream, first_id) = watched(&client, &node).await;
+    let again = client.clone();
+    let both = async { tokio::join!(again.watch("b"..).begin(), stream.begun()) };
+    let (second, begin) = in_time(both).await;
+    let mut second = second.unwrap();
+    assert_ne!(begin.id, first_id);
+    drop(first);
+    assert_eq!(in_time(stream.end()).await, first_id);
+    // What was under way to it is no fault.
+    stream.tells([changes(first_id, [put("a", 11)], Some(11)), ended(first_id, Why::Cancelled)]);
+    stream.tells([changes(begin.id, [put("b", 12)], Some(12))]);
+    assert_eq!(keys(&mut second, 1).await, "b.");
+    drop(second);
+    while in_time(stream.asked()).await.is_some() {}
+}
+
+/// The story: a node told two of three changes of an entry, and broke off. The next one told the whole entry, and an application
+/// counted its first change twice.
+#[tokio::test]
+async fn an_entry_that_was_told_in_part_is_told_anew_and_each_change_is_returned_once() {
+    let (node, client) = one().await;
+    let (mut watch, mut stream, id) = watched(&client, &node).await;
+    let part = [put("a", 12), put("b", 12)];
+    stream.tells([changes(id, [put("w", 11)], Some(11)), changes(id, part, None)]);
+    assert_eq!(keys(&mut watch, 2).await, "w.a");
+    assert_eq!(watch.position(), position(11));
+    stream.breaks();
+    let mut stream = in_time(node.watched()).await;
+    let begin = in_time(stream.begun()).await;
+    assert_eq!(begin.after, Some(at(11)), "behind the last whole entry");
+    let whole = [put("a", 12), put("b", 12), put("c", 12)];
+    stream.tells([changes(begin.id, whole, Some(12)), changes(begin.id, [put("d", 13)], Some(13))]);
+    assert_eq!(keys(&mut watch, 3).await, "bc.d.");
+    assert_eq!(watch.position(), position(13));
+}
+
+#[tokio::test]
+async fn one_who_does_not_read_holds_up_nobody_and_goes_on_where_he_was() {
+    let (node, client) = one().await;
+    let (mut slow, mut stream, slow_id) = watched(&client, &node).await;
+    let both = async { tokio::join!(client.watch(..).begin(), stream.begun()) };
+    let (quick, begin) = in_time(both).await;
+    let mut quick = quick.unwrap();
+    let many = (11..=400).map(|index| put("s", index));
+    stream
+        .tells([changes(slow_id, many, Some(400)), changes(begin.id, [put("q", 401)], Some(401))]);
+    assert_eq!(keys(&mut quick, 1).await, "q.");
+    assert_eq!(in_time(stream.end()).await, slow_id, "it is ended at the node");
+    stream.tells([ended(slow_id, Why::Cancelled)]);
+    for index in 11..=266 {
+        assert_eq!(in_time(slow.next()).await.unwrap().version, Version(index));
+    }
+    let again = in_time(stream.begun()).await;
+    assert_eq!((again.after, slow.position()), (Some(at(266)), position(266)));
+    let rest = (267..=400).map(|index| put("s", index));
+    stream.tells([changes(again.id, rest, Some(400))]);
+    for index in 267..=400 {
+        assert_eq!(in_time(slow.next()).await.unwrap().version, Version(index));
+    }
+}
+
+/// The story: the user of a watch waited for it beside a timer, and lost a change each time the timer came first.
+#[tokio::test]
+async fn to_stop_waiting_for_a_change_loses_none() {
+    let (node, client) = one().await;
+    let (mut watch, stream, id) = watched(&client, &node).await;
+    let (mut told, mut read) = (10, 10);
+    while read < 30 {
+        match watch.next().now_or_never() {
+            Some(change) => {
+                read += 1;
+                assert_eq!(change.unwrap().version, Version(read));
+            }
+            None if told < 30 => {
+                told += 1;
+                stream.tells([changes(id, [put("a", told)], Some(told))]);
+            }
+            None => {}
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_go_on_is_left_for_another_one() {
+    for why in [Why::Move, Why::Unreadable, Why::Full, Why::Unspecified, Why::Cancelled] {
+        let (first, second, client) = two().await;
+        let (mut watch, stream, id) = watched(&client, &first).await;
+        stream.tells([changes(id, [put("a", 11)], Some(11)), ended(id, why)]);
+        let mut stream = in_time(second.watched()).await;
+        let begin = in_time(stream.begun()).await;
+        assert_eq!(begin.after, Some(at(11)), "{why:?}");
+        stream.tells([changes(begin.id, [put("b", 12)], Some(12))]);
+        assert_eq!(keys(&mut watch, 2).await, "a.b.", "{why:?}");
+    }
+}
+
+/// The story: a node hung, and its connections stayed open. Who watched there was told nothing any more, and did not know it.
+#[tokio::test]
+async fn a_node_that_says_nothing_is_left_for_another_one() {
+    let (silent, other, client) = two().await;
+    let (mut watch, stream, id) = watched(&client, &silent).await;
+    stream.tells([changes(id, [put("a", 11)], Some(11))]);
+    assert_eq!(keys(&mut watch, 1).await, "a.");
+    let (asked, mut begins) = mpsc::unbounded_channel();
+    let playing = plays(&other, move |begin| {
+        asked.send(begin.after).unwrap();
+        vec![begun(&begin), changes(begin.id, [put("b", 12)], Some(12))]
+    });
+    let next = tokio::spawn(async move { watch.next().await });
+    let change = at_its_deadline(next).await.unwrap();
+    assert_eq!((&change.key[..], change.version), (&b"b"[..], Version(12)));
+    assert_eq!(begins.recv().await, Some(Some(at(11))));
+    playing.abort();
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_begin_a_watch_is_left_for_another_one() {
+    let cluster = Cluster::new("test");
+    let (hanging, other) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    hanging.knows(&[&hanging, &other]);
+    let client = options(&[&hanging]).deadline(100 * WAIT_LIMIT).connect().await.unwrap();
+    let playing = plays(&other, |begin| vec![begun(&begin)]);
+    let begin = tokio::spawn(client.watch(..).begin());
+    let mut stream = in_time(hanging.watched()).await;
+    in_time(stream.begin()).await;
+    let watch = at_its_deadline(begin).await.unwrap();
+    assert_eq!(watch.position(), position(10));
+    playing.abort();
+}
+
+#[tokio::test]
+async fn a_node_of_an_earlier_release_is_left_and_where_all_are_that_is_the_error() {
+    let (earlier, later, client) = two().await;
+    earlier.is_of_an_earlier_release();
+    let playing = plays(&later, |begin| vec![begun(&begin)]);
+    in_time(client.watch(..).begin()).await.unwrap();
+    later.is_of_an_earlier_release();
+    let fresh = options(&[&earlier, &later]).connect().await.unwrap();
+    let error = in_time(fresh.watch(..).begin()).await.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    playing.abort();
+}
+
+#[tokio::test]
+async fn a_value_that_no_node_can_read_ends_the_watch() {
+    let (first, second, client) = two().await;
+    let unreadable =
+        |begin: proto::WatchBegin| vec![begun(&begin), ended(begin.id, Why::Unreadable)];
+    let playing = [plays(&first, unreadable), plays(&second, unreadable)];
+    let mut watch = in_time(client.watch(..).begin()).await.unwrap();
+    let error = ends(&mut watch).await;
+    assert_eq!(error.kind(), ErrorKind::ValueUnreadable, "{error}");
+    assert_eq!(watch.position(), position(10), "from there on it may be tried again");
+    playing.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn history_that_is_gone_is_an_error_with_what_is_left() {
+    let compacted = Error::Compacted { oldest: position(20), now: position(30) };
+    assert!(compacted.to_string().contains("those behind 3.20 are"), "{compacted}");
+    assert!(compacted.to_string().contains("watch from 3.30"), "{compacted}");
+    for (why, expected) in [(Why::Compacted, compacted), (Why::Discarded, Error::HistoryDiscarded)]
+    {
+        assert_eq!((expected.kind(), expected.is_transient()), (ErrorKind::HistoryGone, false));
+        let (node, client) = one().await;
+        let (mut watch, stream, id) = watched(&client, &node).await;
+        stream.tells([changes(id, [put("a", 11), put("b", 12)], None), ended(id, why)]);
+        assert_eq!(keys(&mut watch, 1).await, "a.");
+        assert_eq!((ends(&mut watch).await, watch.position()), (expected.clone(), position(11)));
+        // A watch from a position is told at once.
+        let refused = async {
+            let mut stream = node.watched().await;
+            let begin = stream.begin().await;
+            stream.tells([ended(begin.id, why)]);
+            stream
+        };
+        let begin = client.watch(..).from(position(7)).begin();
+        let (begin, _stream) = in_time(async { tokio::join!(begin, refused) }).await;
+        assert_eq!(begin.unwrap_err(), expected);
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_range_any_more_is_told_so() {
+    let (node, client) = one().await;
+    let (mut watch, stream, id) = watched(&client, &node).await;
+    stream.tells([ended(id, Why::Denied)]);
+    let message = "it said why".to_owned();
+    assert_eq!(ends(&mut watch).await, Error::PermissionDenied { message: message.clone() });
+    let (mut watch, stream, id) = watched(&client, &node).await;
+    stream.tells([ended(id, Why::Invalid)]);
+    assert_eq!(ends(&mut watch).await, Error::InvalidRequest(message));
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_made_anew_is_not_watched_on() {
+    let node = Node::start(&Cluster::new("test")).await;
+    node.knows(&[&node]);
+    node.belongs_to(7);
+    let client = options(&[&node]).connect().await.unwrap();
+    let (mut watch, stream, _) = watched(&client, &node).await;
+    node.belongs_to(9);
+    drop(stream);
+    let error = ends(&mut watch).await;
+    assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
+}
+
+/// What no node may tell ends a watch, with the node's address and what it told.
+#[tokio::test]
+async fn what_a_hostile_node_tells_is_an_error_and_never_a_change() {
+    let of_entry = |index| vec![(vec![changes(1, [put("a", index)], None)], None)];
+    let both = |first: u64, second: u64| {
+        vec![(vec![changes(1, [put("a", first), put("a", second)], None)], None)]
+    };
+    let marks = vec![(vec![], Some(19)), (vec![], Some(18))];
+    for (told, says) in [
+        (vec![(vec![began(77, at(10))], None)], "watch 77"),
+        (vec![(vec![changes(77, [put("a", 11)], Some(11))], None)], "watch 77"),
+        (vec![(vec![began(1, at(10))], None)], "began a watch twice"),
+        (of_entry(10), "entry 3.10 behind entry 3.10"),
+        (both(12, 11), "entry 3.11 behind entry 3.12"),
+        (vec![(vec![changes(1, [], Some(9))], None)], "up to entry 3.9 behind entry 3.10"),
+        (vec![(vec![changes(1, [put("", 11)], None)], None)], "outside of the range"),
+        (vec![(vec![proto::WatchPart { id: 1, kind: None }], None)], "does not know"),
+        (marks, "progress at entry 3.18, behind entry 3.19"),
+    ] {
+        let (node, client) = one().await;
+        let (mut watch, stream, id) = watched(&client, &node).await;
+        assert_eq!(id, 1, "the first one of its stream");
+        for (parts, through) in told {
+            let through = through.map(at);
+            stream.sends(Ok(proto::WatchResponse { parts, through }));
+        }
+        let error = ends(&mut watch).await;
+        let said = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{said}");
+        assert!(said.contains(says) && said.contains(&node.address), "{said}");
+    }
+    let (node, client) = one().await;
+    let played = async {
+        let mut stream = node.watched().await;
+        let begin = stream.begin().await;
+        stream.tells([began(begin.id, at(19))]);
+        stream
+    };
+    let begin = client.watch(..).from(position(17)).begin();
+    let (begin, _stream) = in_time(async { tokio::join!(begin, played) }).await;
+    let said = begin.unwrap_err().to_string();
+    assert!(said.contains("what follows entry 3.17, and began behind 3.19"), "{said}");
+}
