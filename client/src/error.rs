@@ -207,10 +207,10 @@ pub enum Error {
         message: String,
     },
 
-    /// A watch cannot go on: what was changed behind its position is not kept any more. List the keys, then watch
-    /// from `now`: each later change is told, some perhaps of what was listed.
+    /// A watch cannot go on: what was changed behind its position is not kept any more. Begin a watch from `now`, then
+    /// list the keys: no later change is missed, and some may be told that the list has already.
     #[error(
-        "the changes that the watch comes to are no longer kept: those behind {oldest} are; list the keys, then watch from {now}"
+        "the changes that the watch comes to are no longer kept: those behind {oldest} are; watch from {now}, then list the keys"
     )]
     Compacted {
         /// What was changed behind this entry is kept at the node that said so.

@@ -107,8 +107,8 @@ impl Watch {
     /// The next change. Waits until there is one. May be cancelled; nothing is lost.
     ///
     /// # Errors
-    /// [`Error::Compacted`] or [`Error::HistoryDiscarded`]: what follows [`Watch::position`] is gone. List the keys, and watch
-    /// again. [`Error::PermissionDenied`]: the right to read the range was taken away. [`Error::ValueUnreadable`]: no
+    /// [`Error::Compacted`] or [`Error::HistoryDiscarded`]: what follows [`Watch::position`] is gone. Watch anew, then list
+    /// the keys. [`Error::PermissionDenied`]: the right to read the range was taken away. [`Error::ValueUnreadable`]: no
     /// node that was reached has the next value intact. [`Error::ClusterMismatch`]: the nodes are of another cluster now, as after a
     /// restore. [`Error::Unavailable`]: a node told what no node may tell. After an error every call returns it.
     pub async fn next(&mut self) -> Result<Change, Error> {

@@ -53,7 +53,7 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The present state of the cluster, or of a node, does not allow an operator's call.
     Refused,
-    /// The changes that a watch comes to are not kept any more, or were discarded. List the keys, and watch again.
+    /// The changes that a watch comes to are not kept any more, or were discarded. Watch anew, then list the keys.
     HistoryGone,
 }
 

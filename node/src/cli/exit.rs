@@ -13,7 +13,8 @@ Exit codes:
   0  done
   1  failed
   2  usage: the command line, the configuration or an input is not acceptable
-  3  the key, or the backup, does not exist
+  3  the key, or the backup, does not exist; or the changes that a watch is to
+     tell are no longer kept
   4  a condition did not hold, or the cluster's state does not allow a change,
      or that a member is stopped; nothing was changed. Or the cluster answers
      and is not well
@@ -146,6 +147,7 @@ fn of_client(error: &ClientError) -> Exit {
         ClientError::ConditionFailed { .. }
         | ClientError::RangeTooLarge { .. }
         | ClientError::Refused { .. } => Exit::ConditionFailed,
+        ClientError::Compacted { .. } | ClientError::HistoryDiscarded => Exit::NotFound,
         ClientError::StorageFull { .. } => Exit::StorageFull,
         ClientError::ValueUnreadable { .. } => Exit::ValueUnreadable,
         ClientError::Unauthenticated { .. } | ClientError::PermissionDenied { .. } => {

@@ -12,7 +12,8 @@ that is empty counts as unset.
 standard output. One that fails prints {\"error\": TEXT, \"exit_code\": NUMBER}
 to standard error. A key or value that is UTF-8 is the member `key` or
 `value`; any other is `key_base64` or `value_base64`. `cairn export` without
-a file prints lines instead: one document for each key.";
+a file prints lines instead: one document for each key. `cairn watch` prints
+one for each change.";
 
 /// Shown under `cairn --help`.
 pub(crate) fn after() -> String {

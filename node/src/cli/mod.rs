@@ -51,6 +51,7 @@ mod top;
 mod unsafe_recovery;
 mod upgrade;
 mod usage;
+mod watch;
 mod zeroing;
 
 use cairn_node::config::exposed_secret;
@@ -106,6 +107,8 @@ enum Command {
     Delete(delete::DeleteArgs),
     /// List keys in byte order
     List(list::ListArgs),
+    /// Tell what is changed, a line for each change, until Ctrl-C
+    Watch(watch::WatchArgs),
     /// Write keys and values to a file, as lines of JSON
     Export(export::ExportArgs),
     /// Put keys and values of a file: lines of JSON, or a snapshot of etcd
@@ -249,6 +252,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Get(args) => get::run(args, output).await,
         Command::Delete(args) => delete::run(args, output).await,
         Command::List(args) => list::run(args, output).await,
+        Command::Watch(args) => watch::run(args, output).await,
         Command::Export(args) => export::run(args, output).await,
         Command::Import(args) => import::run(args, output).await,
         Command::Copy(args) => copy::run(args, output).await,

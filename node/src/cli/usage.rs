@@ -14,6 +14,7 @@ const LONGEST_PRINTED: usize = 4 << 10;
 const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["ls", "keys", "scan", "range"], "cairn list"),
     (&["del", "rm", "remove"], "cairn delete"),
+    (&["subscribe", "follow", "tail"], "cairn watch"),
     (&["set", "write"], "cairn put"),
     (&["read", "cat"], "cairn get"),
     (&["ready", "info", "ping"], "cairn status"),

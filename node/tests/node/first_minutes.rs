@@ -314,6 +314,7 @@ fn names_of_other_tools_are_answered_with_the_name_here() {
         ("ls", "cairn list"),
         ("del", "cairn delete"),
         ("rm", "cairn delete"),
+        ("subscribe", "cairn watch"),
         ("ready", "cairn status"),
         ("version", "cairn --version"),
         ("drain", "cairn leader drain"),

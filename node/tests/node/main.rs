@@ -58,4 +58,5 @@ mod tls;
 mod top;
 mod unsafe_recovery;
 mod upgrade;
+mod watch_command;
 mod wire;
