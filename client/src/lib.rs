@@ -47,6 +47,7 @@
 //!   failed node for a while, and learns the other members from any node that answers.
 //! - **A watch tells each change once and in order** ([`Client::watch`]), over the nodes' ends and restarts, and from a position
 //!   that another process kept. If the cluster does not keep the changes any more, it says so and never leaves any out.
+//!   [`Client::list_and_watch`] lists first, and lists anew then.
 //! - **An operator's calls are apart** ([`Client::operator`]), so that an application does not reach
 //!   them by accident.
 //! - Nothing here panics, and the interface has no type of a transport library.
@@ -175,4 +176,4 @@ pub use types::{
     RangeDeleted, Version, WriteInfo,
 };
 pub use upgrade::{MemberVersion, VersionStatus};
-pub use watch::{Watch, WatchOptions};
+pub use watch::{Event, Watch, WatchOptions};

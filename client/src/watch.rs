@@ -4,6 +4,7 @@
 //! no other node could avoid, and keeps its position then. A user who does not read costs a bounded inbox, and holds up no
 //! other watch.
 
+mod follow;
 mod keeper;
 
 use std::fmt;
@@ -20,6 +21,8 @@ use crate::types::{Change, Position};
 use crate::watch_stream::inbox::Inbox;
 use crate::{Client, Error};
 use keeper::Keeper;
+
+pub use follow::Event;
 
 /// Which changes to watch.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@
 
 mod connect;
 mod fake;
+mod follow;
 mod many;
 mod operator;
 mod ranges;

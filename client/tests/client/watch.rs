@@ -10,12 +10,12 @@ use futures::FutureExt;
 use tokio::sync::mpsc;
 
 /// Ends a hang.
-async fn in_time<T>(work: impl Future<Output = T>) -> T {
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(WAIT_LIMIT, work).await.expect("it goes on")
 }
 
 /// A node, and a client that knows no other one.
-async fn one() -> (Node, Client) {
+pub async fn one() -> (Node, Client) {
     let node = Node::start(&Cluster::new("test")).await;
     let client = options(&[&node]).connect().await.unwrap();
     (node, client)
