@@ -70,9 +70,9 @@ impl Client {
 }
 
 impl WatchOptions {
-    /// Tells what was changed behind this entry: the position of an earlier watch, or of [`Many`](crate::Many). Of a write
-    /// its term and version are one. With a term of 0 whichever entry has the index counts; where an unsafe recovery discarded
-    /// entries, that may be another one. Default: behind everything that was acknowledged before the watch begins.
+    /// Tells what was changed behind this entry: the position of an earlier watch, or of [`Many`](crate::Many). The
+    /// term and the version of a write are one, too. With a term of 0 the index alone counts, which is no position in a cluster
+    /// that had an unsafe recovery. Default: behind everything that was acknowledged before the watch begins.
     pub fn from(mut self, position: Position) -> Self {
         self.after = Some(position);
         self
