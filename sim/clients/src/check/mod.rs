@@ -8,6 +8,7 @@
 //! | `position` | a read of several keys, or a scan, has everything acknowledged before it, or its bound, and nothing of later |
 //! | `acknowledged` | an acknowledged write is there at the end, or a later write replaced it |
 //! | `state` | a state that a member sent, to a backup or a scan, has of each key what the last write up to its index left |
+//! | `watched` | a watch tells every change of its keys, once and in order, and nothing else |
 //!
 //! A check that cannot decide reports a failure.
 
@@ -18,6 +19,7 @@ mod model;
 pub mod position;
 pub mod provenance;
 pub mod state;
+pub mod watched;
 
 use std::fmt;
 

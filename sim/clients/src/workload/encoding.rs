@@ -7,6 +7,9 @@ use crate::history::{GROUP_KEYS, Key, Value};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// What the keys of all groups begin with.
+pub(crate) const GROUPS_PREFIX: &str = "group-";
+
 /// The bytes of a key. In some groups keys are so long that an entry's record spans several sectors
 /// of its journal block, or goes to the data area.
 pub fn encode_key(group: u32, key: Key) -> Bytes {
@@ -15,7 +18,7 @@ pub fn encode_key(group: u32, key: Key) -> Bytes {
         1 => 400,
         _ => 900,
     };
-    Bytes::from(format!("group-{group}/{:.<filler$}key-{key}", ""))
+    Bytes::from(format!("{GROUPS_PREFIX}{group}/{:.<filler$}key-{key}", ""))
 }
 
 /// How many bytes a key has.
@@ -25,13 +28,13 @@ pub fn key_bytes(group: u32, key: Key) -> u64 {
 
 /// The common prefix of a group's keys.
 pub fn group_prefix(group: u32) -> Bytes {
-    Bytes::from(format!("group-{group}/"))
+    Bytes::from(format!("{GROUPS_PREFIX}{group}/"))
 }
 
 /// Decodes the group and the key of these bytes.
 pub fn decode_key(bytes: &[u8]) -> Option<(u32, Key)> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let (group, key) = text.strip_prefix("group-")?.split_once('/')?;
+    let (group, key) = text.strip_prefix(GROUPS_PREFIX)?.split_once('/')?;
     let (group, key) =
         (group.parse().ok()?, key.trim_start_matches('.').strip_prefix("key-")?.parse().ok()?);
     (key < GROUP_KEYS && encode_key(group, key) == bytes).then_some((group, key))
