@@ -236,13 +236,18 @@ fn print_catches(catches: &[Catch]) {
     );
 }
 
-/// Fails if a run failed, or if in many runs a kind of fault was never applied; a storm has few
-/// kinds.
+/// Fails if a run failed, or if in many runs a kind of fault was never applied, or an event of watches never
+/// happened; a storm has few kinds.
 fn finish(summary: &Summary, storm: bool) -> ExitCode {
     println!("{} passed, {} failed", summary.passed(), summary.failed());
     let missing = summary.never_applied();
     if !storm && summary.runs() >= ALL_FAULTS_IN && !missing.is_empty() {
         println!("never applied in {} runs: {}", summary.runs(), missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    let missing = summary.never_happened();
+    if !storm && summary.runs() >= ALL_FAULTS_IN && !missing.is_empty() {
+        println!("never happened in {} runs: {}", summary.runs(), missing.join(", "));
         return ExitCode::FAILURE;
     }
     if summary.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

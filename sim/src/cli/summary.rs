@@ -1,6 +1,6 @@
 //! Sums over many runs, printed in a few lines.
 
-use cairn_sim::harness::{FaultKind, Report};
+use cairn_sim::harness::{FaultKind, Report, WATCH_EVENTS};
 use std::collections::BTreeMap;
 
 /// Sums over runs.
@@ -60,6 +60,11 @@ impl Summary {
     pub fn never_applied(&self) -> Vec<&'static str> {
         let names = FaultKind::ALL.iter().map(|kind| kind.name());
         names.filter(|name| !self.faults.contains_key(name)).collect()
+    }
+
+    /// Events of watches that never happened.
+    pub fn never_happened(&self) -> Vec<&'static str> {
+        WATCH_EVENTS.into_iter().filter(|event| !self.events.contains_key(event)).collect()
     }
 
     /// Prints the sums.

@@ -9,6 +9,7 @@ use super::plan::Plan;
 use super::promises::Promises;
 use super::removed::Operator;
 use super::states::States;
+use super::watches::Watches;
 use crate::disk::SimDisk;
 use crate::trace::Trace;
 use cairn_clients::Violation;
@@ -59,6 +60,8 @@ pub(super) struct Cluster {
     pub(super) operator: Operator,
     /// The states that members sent.
     pub(super) states: States,
+    /// What watchers heard, up to an unsafe recovery.
+    pub(super) watches: Arc<Watches>,
 }
 
 impl Cluster {
@@ -95,6 +98,7 @@ impl Cluster {
             promises: Promises::new(plan.mode),
             operator: Operator::default(),
             states: States::default(),
+            watches: Arc::default(),
             plan,
             trace,
             machines,
@@ -166,7 +170,14 @@ impl Cluster {
 
     /// Counts an event of the nodes.
     pub(super) fn count_event(&self, event: &'static str) {
-        *self.events.lock().entry(event).or_default() += 1;
+        self.count_events(event, 1);
+    }
+
+    /// Counts an event that happened so often.
+    pub(super) fn count_events(&self, event: &'static str, times: u64) {
+        if times > 0 {
+            *self.events.lock().entry(event).or_default() += times;
+        }
     }
 
     pub(super) fn events(&self) -> BTreeMap<&'static str, u64> {

@@ -1,5 +1,7 @@
 //! A majority that no fault touches serves, while faults hit the others.
 //!
+//! Those who watch hear of what it acknowledges.
+//!
 //! The harness knows from outside which machines and links a fault touches: it does not ask the
 //! members whom they reach.
 
@@ -21,6 +23,9 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// How long a majority must have been undisturbed: check-quorum of a leader that is none of it, an
 /// election or two on slow clocks, a recovery, and the waits of clients.
 const LIMIT: Duration = Duration::from_secs(12);
+/// How much longer watchers may take: a client leaves a node of which it hears nothing for 25 s, and a node says
+/// every 10 s how far it is.
+const WATCHERS: Duration = Duration::from_secs(25 + 10);
 /// For how long a drained member leaves elections to others, on a slow clock.
 const LAST_RESORT: Duration = Duration::from_secs(8);
 
@@ -77,7 +82,27 @@ pub(super) async fn watch(
             cluster.violation(Violation::new("a majority that is left alone serves", detail));
             return;
         }
+        let late = limit + WATCHERS;
+        if now - since >= late && !watchers_advance(&cluster, &recorder, late) {
+            return;
+        }
     }
+}
+
+/// Whether each watcher that reads for so long has heard of all that was acknowledged before.
+fn watchers_advance(cluster: &Cluster, recorder: &Recorder, limit: Duration) -> bool {
+    let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    let before = recorder.now().saturating_sub(nanos);
+    let Some(goal) = recorder.acknowledged_through(before) else { return true };
+    cluster.count_event("checks of watchers beside a majority left alone for long");
+    let behind = cluster.watches.behind(goal, before);
+    if behind.is_empty() {
+        return true;
+    }
+    let property = "a watcher hears what a majority acknowledges that is left alone";
+    let detail = format!("{behind:?} are not at {goal}, acknowledged {limit:?} before");
+    cluster.violation(Violation::new(property, detail));
+    false
 }
 
 /// Each smallest majority of so many members.

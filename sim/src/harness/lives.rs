@@ -87,6 +87,9 @@ impl Cluster {
         config.storage.io_timeout = IO_TIMEOUT;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.storage.value_cache_bytes = self.plan.value_cache_bytes;
+        if let Some((bytes, time)) = self.plan.history {
+            (config.watch.retain_bytes, config.watch.retain_time) = (bytes, time);
+        }
         config.validate().map_err(|error| error.to_string())?;
         Ok(config)
     }

@@ -28,6 +28,8 @@
 //!    ├── probe     reads at members that must not answer
 //!    ├── taker     somebody who takes the state from members, as a backup does
 //!    ├── states    the states that they sent
+//!    ├── watchers  those who follow what changes
+//!    ├── watches   what they heard
 //!    ├── operator  what an operator asks of whoever leads: members, mode, leader
 //!    ├── membership  members that are removed and added
 //!    ├── promises  when an acknowledged write is synced
@@ -78,9 +80,12 @@ mod scrub;
 mod starts_readable;
 mod states;
 mod taker;
+mod watchers;
+mod watches;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;
 pub use report::Report;
 pub use run::{RunOptions, run_scenario, run_seed};
 pub use script::{CUT_SHORT, Scenario, scenarios};
+pub use watches::WATCH_EVENTS;

@@ -47,6 +47,11 @@ pub struct Plan {
     pub bulk_keys: u32,
     /// Whether somebody takes the state from one member after another, as a backup does.
     pub takes_states: bool,
+    /// How many watchers follow what changes.
+    pub watchers: u32,
+    /// How much of what changed can be told, in bytes, and for how long, if not the defaults: so little that
+    /// watchers come too late.
+    pub history: Option<(u64, Duration)>,
     /// Where members acknowledge before they sync: whether more machines may lose power at once than the cluster survives
     /// without an operator. It may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
@@ -154,6 +159,8 @@ impl Plan {
             geometry,
             bulk_keys: if large { 300 } else { 0 },
             takes_states: variant(seed, "states", 4),
+            watchers: watchers(seed),
+            history: variant(seed, "history", 3).then_some((256 << 10, Duration::from_secs(2))),
             log_retain_entries: if rng.random_bool(0.4) {
                 rng.random_range(5..60)
             } else {
@@ -287,6 +294,13 @@ fn repeats(seed: u64) -> u32 {
     let mut rng =
         StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0072_6570_6561_7473);
     if rng.random_bool(1.0 / 3.0) { rng.random_range(5..100) } else { 0 }
+}
+
+/// From two to six. Drawn from a generator of its own as well.
+fn watchers(seed: u64) -> u32 {
+    let mut rng =
+        StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x7761_7463_6865_7273);
+    rng.random_range(2..=6)
 }
 
 /// Small journals and data areas, so that a run of a minute wraps around them.

@@ -31,6 +31,8 @@ use super::script::{
     Act, CONTRADICTED, CUT_SHORT, DISCARDED_ERROR, Scenario, Signals, Stage, judge_loss,
 };
 use super::taker;
+use super::watchers;
+use super::watches::Watches;
 use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_clients::Violation;
@@ -195,6 +197,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let clients = clients::start(&cluster, &hosts, 0, &recorder, &stop)?;
     let client_hosts: Vec<_> = hosts.iter().map(NodeHandle::id).collect();
     let (mut churning, mut filling, mut bulk, mut taking) = (None, None, None, None);
+    let mut watching = None;
     match act {
         Some(Act { seed, script }) => {
             let world = (cluster.clone(), links.clone(), client_hosts);
@@ -207,6 +210,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             churning = clients::start_churn(&cluster, &hosts, &stop)?;
             bulk = clients::start_bulk(&cluster, &hosts, &stop)?;
             taking = taker::start(&cluster, &hosts, &stop)?;
+            watching = Some(watchers::start(&cluster, &hosts, &cluster.watches, 23)?);
             let until = virtual_time() + plan.fault_time;
             madsim::task::spawn(DiskDecay::new(cluster.clone()).run(until));
             filling = clients::start_fill(&cluster)?;
@@ -256,6 +260,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             cluster.violation(Violation::new("a list shows what was written", detail));
         }
     }
+    watchers::end(watching, &recorder, stuck).await?;
     if stuck {
         finale::decide(&cluster).await;
     }
@@ -314,16 +319,23 @@ async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), Strin
     let (recorder, stop) = (Recorder::new(cluster.trace.clone()), Arc::new(AtomicBool::new(false)));
     let clients =
         clients::start(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
+    let watches = Arc::new(Watches::default());
+    let watching = watchers::start(cluster, hosts, &watches, 24)?;
     after_unsafe_recovery::disturb(cluster).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
+    }
+    watchers::end(Some(watching), &recorder, false).await?;
+    for (event, times) in watches.events() {
+        cluster.count_events(event, times);
     }
     let end = serve(cluster, hosts, 2 * after_unsafe_recovery::FIRST_CLIENT, &recorder).await?;
     let history = History::new(recorder.records());
     let mut found = linearizable::check(&history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(&history));
     found.extend(reads(cluster, &history));
+    found.extend(watches.check(&history, &[]));
     found.extend(acknowledged::check(&history, &end));
     after_unsafe_recovery::judge(cluster, found, &end);
     Ok(())
@@ -356,6 +368,7 @@ fn judge(
     let mut found = linearizable::check(history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(history));
     found.extend(reads(cluster, history));
+    found.extend(cluster.watches.check(history, &cluster.states.all()));
     found.extend(end.into_iter().flat_map(|end| acknowledged::check(history, end)));
     let seen = seen.lock();
     found.extend(cluster.states.check(history, &seen.logs));
@@ -441,6 +454,9 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
         ] {
             cluster.count_many(kind.name(), times);
         }
+    }
+    for (event, times) in cluster.watches.events() {
+        cluster.count_events(event, times);
     }
     // Every scheduling step advances the clock and the generator, so these two are a digest of the
     // whole schedule.

@@ -40,6 +40,11 @@ impl States {
         self.kept.lock().complete.len()
     }
 
+    /// Those that have.
+    pub(super) fn all(&self) -> Vec<SentState> {
+        self.kept.lock().complete.clone()
+    }
+
     /// One more has arrived to its end, with these values.
     pub(super) fn keep(&self, sent: SentState, values: impl Iterator<Item = (LogId, u128)>) {
         let mut kept = self.kept.lock();

@@ -73,6 +73,13 @@ impl Recorder {
         later.map(|record| record.returned).collect()
     }
 
+    /// The greatest index of a write that was acknowledged up to this time, and whose record was not taken.
+    pub fn acknowledged_through(&self, time: u64) -> Option<u64> {
+        let kept = self.kept.lock();
+        let earlier = kept.records.iter().filter(|record| record.returned <= time);
+        earlier.filter_map(|record| Some(record.log_id()?.1)).max()
+    }
+
     /// Answers that no client should get.
     pub fn surprises(&self) -> Vec<String> {
         self.kept.lock().surprises.clone()

@@ -227,6 +227,8 @@ fn members(seed: u64, nodes: u16) -> Plan {
         heals_bare: false,
         bulk_keys: 0,
         takes_states: false,
+        watchers: 0,
+        history: None,
         heals_slow: false,
         forms_in_peace: true,
         ..plan

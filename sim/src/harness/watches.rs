@@ -1,0 +1,149 @@
+//! What watchers heard in a run, and how far each of them is.
+
+use cairn_client::Position;
+use cairn_clients::Violation;
+use cairn_clients::check::state::SentState;
+use cairn_clients::check::watched::{self, Begins, End, Mark, Told, Watched};
+use cairn_clients::history::{History, Version};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// The events.
+const BEGUN: &str = "watches begun";
+const TOLD: &str = "changes told by watches";
+const RESUMED: &str = "watches begun at a kept position";
+const LISTED: &str = "watches begun behind a list";
+const COMPACTED: &str = "watches ended: history no longer kept";
+const DISCARDED: &str = "watches ended: position discarded";
+
+/// The events that many runs must have. A discarded position takes an unsafe recovery, which a scenario has.
+pub const WATCH_EVENTS: [&str; 5] = [BEGUN, TOLD, RESUMED, LISTED, COMPACTED];
+
+/// What watchers heard.
+#[derive(Default)]
+pub(super) struct Watches {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    watches: Vec<Watched>,
+    watchers: BTreeMap<u32, Standing>,
+}
+
+/// How far a watcher is.
+#[derive(Clone, Copy, Default)]
+struct Standing {
+    /// It knows everything up to this index.
+    index: Version,
+    /// Since when it reads, or tries to; `None`: it does not want to.
+    awake_since: Option<u64>,
+}
+
+impl Kept {
+    fn is_at(&mut self, watcher: u32, position: Position) {
+        let standing = self.watchers.entry(watcher).or_default();
+        standing.index = standing.index.max(position.index);
+    }
+}
+
+impl Watches {
+    /// Somebody asked for a watch. Returns its number.
+    pub(super) fn asks(&self, watched: Watched) -> usize {
+        let mut kept = self.kept.lock();
+        if let Begins::Listed(position, _) = &watched.begins {
+            kept.is_at(watched.watcher, *position);
+        }
+        kept.watches.push(watched);
+        kept.watches.len() - 1
+    }
+
+    /// It began.
+    pub(super) fn begins(&self, number: usize, at: Position) {
+        self.change(number, |watched| watched.began = Some(at));
+    }
+
+    /// It told something.
+    pub(super) fn tells(&self, number: usize, told: Told) {
+        self.change(number, |watched| watched.told.push(told));
+    }
+
+    /// It says to be there.
+    pub(super) fn is_at(&self, number: usize, through: Position, when: u64) {
+        let mut kept = self.kept.lock();
+        let Some(watched) = kept.watches.get_mut(number) else { return };
+        if watched.through() == Some(through) {
+            return;
+        }
+        watched.marks.push(Mark { told: watched.told.len(), through, when });
+        let watcher = watched.watcher;
+        kept.is_at(watcher, through);
+    }
+
+    /// It was told to end.
+    pub(super) fn ends(&self, number: usize, end: End, when: u64) {
+        self.change(number, |watched| watched.end = Some((end, when)));
+    }
+
+    fn change(&self, number: usize, change: impl FnOnce(&mut Watched)) {
+        if let Some(watched) = self.kept.lock().watches.get_mut(number) {
+            change(watched);
+        }
+    }
+
+    /// A watcher reads from now on.
+    pub(super) fn wakes(&self, watcher: u32, now: u64) {
+        self.kept.lock().watchers.entry(watcher).or_default().awake_since = Some(now);
+    }
+
+    /// A watcher does not read any more.
+    pub(super) fn sleeps(&self, watcher: u32) {
+        self.kept.lock().watchers.entry(watcher).or_default().awake_since = None;
+    }
+
+    /// The watchers that read since this time or before and are not at this index, each with its own.
+    pub(super) fn behind(&self, index: Version, since: u64) -> Vec<(u32, Version)> {
+        let kept = self.kept.lock();
+        let reads = |one: &Standing| one.awake_since.is_some_and(|awake| awake <= since);
+        let behind = kept.watchers.iter().filter(|(_, one)| reads(one) && one.index < index);
+        behind.map(|(watcher, one)| (*watcher, one.index)).collect()
+    }
+
+    /// All watches so far.
+    pub(super) fn all(&self) -> Vec<Watched> {
+        self.kept.lock().watches.clone()
+    }
+
+    /// Whether this holds for one of them.
+    pub(super) fn any(&self, holds: impl Fn(&Watched) -> bool) -> bool {
+        self.kept.lock().watches.iter().any(holds)
+    }
+
+    /// What happened, by event.
+    pub(super) fn events(&self) -> BTreeMap<&'static str, u64> {
+        let mut events = BTreeMap::new();
+        let kept = self.kept.lock();
+        for watch in kept.watches.iter().filter(|watch| watch.began.is_some()) {
+            *events.entry(BEGUN).or_default() += 1;
+            *events.entry(TOLD).or_default() += watch.told.len() as u64;
+            match watch.begins {
+                Begins::Now => {}
+                Begins::Kept(_) => *events.entry(RESUMED).or_default() += 1,
+                Begins::Listed(..) => *events.entry(LISTED).or_default() += 1,
+            }
+        }
+        for (end, _) in kept.watches.iter().filter_map(|watch| watch.end) {
+            let event = match end {
+                End::Compacted { .. } => COMPACTED,
+                End::Discarded => DISCARDED,
+            };
+            *events.entry(event).or_default() += 1;
+        }
+        events
+    }
+
+    /// Checks them.
+    pub(super) fn check(&self, history: &History, states: &[SentState]) -> Vec<Violation> {
+        watched::check(history, states, &self.all())
+    }
+}
