@@ -35,7 +35,7 @@ const READABLE: &str = "values of changes are readable where nothing decays";
 const UNREADABLE: &str = "watches that a value ended which cannot be read";
 
 /// The first number of these clients. Each watcher has a few.
-const FIRST_CLIENT: u32 = 700;
+const FIRST_CLIENT: u32 = 701;
 /// Clients of one watcher. One that ends more often takes the last one again.
 const CLIENTS: u32 = 3;
 /// How often a watcher looks whether it is to end.
@@ -369,14 +369,14 @@ impl Watchers {
     }
 
     /// Each watcher goes on to this index, and ends there. No client writes any more.
-    pub(super) async fn finish(self, goal: Version) -> Result<(), String> {
+    pub(super) async fn finish(mut self, goal: Version) -> Result<(), String> {
         *self.end.goal.lock() = Some(goal);
         let limit = match self.cluster.plan.heals_slow {
             true => SLOW_CATCH_UP,
             false => CATCH_UP,
         };
-        let Ok(ended) = tokio::time::timeout(limit, join_all(self.tasks)).await else {
-            self.end.over.store(true, Ordering::Relaxed);
+        let tasks = std::mem::take(&mut self.tasks);
+        let Ok(ended) = tokio::time::timeout(limit, join_all(tasks)).await else {
             let behind = self.watches.behind(goal, u64::MAX);
             // A member whose data area is full may never catch up.
             if !self.cluster.plan.decays.contains(&Fill) {
@@ -390,11 +390,19 @@ impl Watchers {
     }
 
     /// All of them end where they are: nobody may serve them any more.
-    pub(super) async fn abandon(self) -> Result<(), String> {
+    pub(super) async fn abandon(mut self) -> Result<(), String> {
         self.end.over.store(true, Ordering::Relaxed);
-        let ended = tokio::time::timeout(ENDS, join_all(self.tasks)).await;
+        let tasks = std::mem::take(&mut self.tasks);
+        let ended = tokio::time::timeout(ENDS, join_all(tasks)).await;
         let ended = ended.map_err(|_| "watchers do not end".to_owned())?;
         ended.into_iter().try_for_each(|task| task.map_err(|error| format!("a watcher: {error}")))
+    }
+}
+
+impl Drop for Watchers {
+    /// None goes on behind a script that ends early, over whatever comes then.
+    fn drop(&mut self) {
+        self.end.over.store(true, Ordering::Relaxed);
     }
 }
 

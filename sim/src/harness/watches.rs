@@ -6,7 +6,7 @@ use cairn_clients::check::state::SentState;
 use cairn_clients::check::watched::{self, Begins, End, Mark, Told, Watched};
 use cairn_clients::history::{History, Version};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The events.
 const BEGUN: &str = "watches begun";
@@ -117,6 +117,14 @@ impl Watches {
     /// Whether this holds for one of them.
     pub(super) fn any(&self, holds: impl Fn(&Watched) -> bool) -> bool {
         self.kept.lock().watches.iter().any(holds)
+    }
+
+    /// Whether this holds for the last one of each watcher.
+    pub(super) fn all_last(&self, holds: impl Fn(&Watched) -> bool) -> bool {
+        let kept = self.kept.lock();
+        let mut seen = BTreeSet::new();
+        let mut last = kept.watches.iter().rev().filter(|watch| seen.insert(watch.watcher));
+        last.all(holds)
     }
 
     /// What happened, by event.

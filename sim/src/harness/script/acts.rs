@@ -175,6 +175,13 @@ impl Stage {
         }
     }
 
+    /// Cuts the links between the host of a client and these members.
+    pub(super) fn cut_off_client(&self, client: usize, members: &[usize]) {
+        self.cluster.trace.event(format!("links cut: client {client} and {members:?}"));
+        let host: Vec<Host> = self.clients.get(client).copied().into_iter().collect();
+        self.links.cut_between(&host, &self.hosts(members));
+    }
+
     /// Sets the latency of messages sent from now on.
     pub(super) fn slow(&self, latency: Duration) {
         self.cluster.trace.event(format!("messages take {latency:?}"));

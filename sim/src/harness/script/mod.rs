@@ -30,6 +30,7 @@
 //!   leaders     leaders that are asked to go, and members that may not lead
 //!   modes       modes that change
 //!   states      the state that somebody takes while a leader dies, a snapshot arrives, a member recovers
+//!   watches     watches over a leader's death, behind a snapshot, from a discarded position
 //! ```
 //!
 //! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
@@ -69,6 +70,7 @@ mod repeats;
 mod stage;
 mod states;
 mod storage;
+mod watches;
 
 pub(super) use loss::{CONTRADICTED, DISCARDED_ERROR, judge as judge_loss};
 pub(super) use stage::{Signals, Stage};
@@ -134,6 +136,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         founders::SCENARIOS,
         states::SCENARIOS,
         ranges::SCENARIOS,
+        watches::SCENARIOS,
     ]
     .into_iter()
     .flatten()
