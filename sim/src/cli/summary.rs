@@ -101,3 +101,20 @@ impl Summary {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_engine::Mode;
+
+    #[test]
+    fn events_of_watches_that_no_run_had_are_named() {
+        let mut summary = Summary::default();
+        let mut report = Report::empty(0, Mode::Sync);
+        summary.add(&report);
+        assert_eq!(summary.never_happened(), WATCH_EVENTS);
+        report.events.extend(WATCH_EVENTS.map(|event| (event, 1)));
+        summary.add(&report);
+        assert!(summary.never_happened().is_empty());
+    }
+}

@@ -218,7 +218,7 @@ impl Watcher {
             match tokio::time::timeout(LOOK, watch.next()).await {
                 Err(_) => {}
                 Ok(Ok(change)) => match self.told(change) {
-                    Ok(told) => self.watches.tells(number, told),
+                    Ok(told) => self.hears(number, told),
                     Err(wrong) => {
                         let detail = format!("watcher {}: {wrong}", self.number);
                         self.cluster.violation(Violation::new(ANSWERS, detail));
@@ -232,6 +232,16 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    fn hears(&self, number: usize, told: Told) {
+        let ((group, key), Position { term, index }) = (told.key, told.at);
+        // A line of a client: there are many.
+        self.cluster.trace.event(format!(
+            "client of watcher {} hears {:?} of key {group}/{key} at {term}.{index}",
+            self.number, told.left
+        ));
+        self.watches.tells(number, told);
     }
 
     /// A change as the history of the clients has it.

@@ -129,7 +129,7 @@ impl Watches {
 
     /// What happened, by event.
     pub(super) fn events(&self) -> BTreeMap<&'static str, u64> {
-        let mut events = BTreeMap::new();
+        let mut events: BTreeMap<&'static str, u64> = BTreeMap::new();
         let kept = self.kept.lock();
         for watch in kept.watches.iter().filter(|watch| watch.began.is_some()) {
             *events.entry(BEGUN).or_default() += 1;
@@ -153,5 +153,81 @@ impl Watches {
     /// Checks them.
     pub(super) fn check(&self, history: &History, states: &[SentState]) -> Vec<Violation> {
         watched::check(history, states, &self.all())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_clients::check::watched::{Left, Scope};
+
+    fn position(index: Version) -> Position {
+        Position { term: 1, index }
+    }
+
+    fn asks(watches: &Watches, watcher: u32, begins: Begins) -> usize {
+        watches.asks(Watched::new(watcher, Scope::All, 0, begins))
+    }
+
+    #[test]
+    fn a_watcher_that_reads_is_behind_until_a_watch_or_a_list_of_it_is_there() {
+        let watches = Watches::default();
+        let first = asks(&watches, 1, Begins::Now);
+        watches.wakes(1, 10);
+        watches.wakes(2, 20);
+        assert_eq!(watches.behind(5, 10), [(1, 0)], "the other one reads since later");
+        watches.begins(first, position(3));
+        watches.is_at(first, position(4), 30);
+        assert_eq!(watches.behind(5, 30), [(1, 4), (2, 0)]);
+        asks(&watches, 2, Begins::Listed(position(5), BTreeMap::new()));
+        watches.sleeps(1);
+        assert!(watches.behind(5, 30).is_empty(), "one has listed it, one does not read");
+    }
+
+    #[test]
+    fn watches_are_counted_by_their_beginning_and_their_end() {
+        let watches = Watches::default();
+        assert!(watches.events().is_empty());
+        let numbers = [
+            asks(&watches, 1, Begins::Now),
+            asks(&watches, 1, Begins::Kept(position(3))),
+            asks(&watches, 2, Begins::Listed(position(3), BTreeMap::new())),
+        ];
+        for number in numbers {
+            watches.begins(number, position(3));
+        }
+        let told = Told {
+            key: (0, 0),
+            at: position(4),
+            left: Left::Deleted,
+            previous: Some(2),
+            last_of_entry: true,
+            when: 5,
+        };
+        watches.tells(numbers[1], told);
+        let end = End::Compacted { oldest: position(5), now: position(6) };
+        watches.ends(numbers[1], end, 7);
+        watches.ends(numbers[2], End::Discarded, 7);
+        let expected = [(BEGUN, 3), (TOLD, 1), (RESUMED, 1), (LISTED, 1), (COMPACTED, 1)];
+        let expected: BTreeMap<&str, u64> = expected.into_iter().chain([(DISCARDED, 1)]).collect();
+        assert_eq!(watches.events(), expected);
+        assert!(!watches.all_last(|watch| watch.told.len() == 1), "the other one told nothing");
+        assert!(watches.any(|watch| watch.told.len() == 1));
+    }
+
+    #[test]
+    fn a_position_is_noted_once_with_what_was_told_before_it() {
+        let watches = Watches::default();
+        let number = asks(&watches, 1, Begins::Now);
+        watches.begins(number, position(3));
+        for (through, when) in [(3, 1), (4, 2), (4, 3), (6, 4)] {
+            watches.is_at(number, position(through), when);
+        }
+        let noted: Vec<(Version, u64)> = watches.all()[number]
+            .marks
+            .iter()
+            .map(|mark| (mark.through.index, mark.when))
+            .collect();
+        assert_eq!(noted, [(4, 2), (6, 4)]);
     }
 }

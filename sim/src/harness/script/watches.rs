@@ -4,12 +4,13 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three, three_or_five};
+use crate::harness::clients;
 use crate::harness::finale::UNSAFE_RECOVERY;
 use crate::harness::plan::Plan;
 use crate::harness::watchers::{Habit, Next, Watchers};
 use crate::harness::watches::Watches;
 use cairn_client::Position;
-use cairn_clients::check::watched::{Begins, End, Scope, Watched};
+use cairn_clients::check::watched::{self, Begins, End, Scope, Watched};
 use cairn_clients::history::{GROUP_KEYS, History};
 use cairn_clients::workload::{Profile, Recorder};
 use cairn_engine::LogId;
@@ -258,9 +259,7 @@ async fn follow_list(stage: &Stage, watchers: Watchers, watches: &Watches) -> Pl
         |watch: &Watched| matches!(watch.begins, Begins::Listed(..)) && watch.began.is_some();
     stage.until("a list", || watches.any(listed)).await?;
     let recorder = Recorder::new(stage.cluster.trace.clone());
-    let endpoints = stage.cluster.endpoints();
-    let client = cairn_client::Options::new(endpoints).seed(stage.seed).build();
-    let client = client.map_err(|error| error.to_string())?;
+    let client = clients::client(&stage.cluster, u64::from(FIRST_PUT))?;
     let writer = {
         let recorder = recorder.clone();
         host(stage, 0)?.spawn(async move {
@@ -276,7 +275,7 @@ async fn follow_list(stage: &Stage, watchers: Watchers, watches: &Watches) -> Pl
     heard.retain(listed);
     let told: usize = heard.iter().map(|watch| watch.told.len()).sum();
     let history = History::new(recorder.records());
-    for violation in cairn_clients::check::watched::check(&history, &[], &heard) {
+    for violation in watched::check(&history, &[], &heard) {
         stage.cluster.violation(violation);
     }
     stage.reached_if(told > 0, LISTED);

@@ -12,8 +12,6 @@
 
 mod course;
 mod facts;
-#[cfg(test)]
-mod tests;
 
 use crate::Violation;
 use crate::check::state::SentState;
@@ -206,3 +204,6 @@ fn shown(told: &Told) -> String {
     let (left, previous) = (told.left, told.previous);
     format!("{left:?} of key {group}/{key} at {}, before it {previous:?}", at(told.at))
 }
+
+#[cfg(test)]
+mod tests;
