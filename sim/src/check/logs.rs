@@ -55,15 +55,16 @@ impl Logs {
         self.values.entry(id).or_insert_with(|| hashes.collect());
     }
 
-    /// A member sent a state with a value of this hash, which this entry put, as the state says.
-    pub fn sent(&self, id: LogId, hash: u128) -> Option<Violation> {
+    /// A state that a member sent, or a watch, as `whose` says, has a version of this entry. It has a value of this
+    /// hash there, if it tells values.
+    pub fn sent(&self, whose: &str, id: LogId, hash: Option<u128>) -> Option<Violation> {
         if let Some((found, by)) = self.committed.get(&id.index).filter(|(found, _)| *found != id) {
-            let detail = format!("a state has a version of {id}, and node {by} has {found} there");
+            let detail = format!("{whose} has a version of {id}, and node {by} has {found} there");
             return Some(Violation::new(NAME, detail));
         }
-        let values = self.values.get(&id)?;
+        let (values, hash) = self.values.get(&id).zip(hash)?;
         (!values.contains(&hash)).then(|| {
-            let detail = format!("a state has a value of {id} that this entry does not carry");
+            let detail = format!("{whose} has a value of {id} that this entry does not carry");
             Violation::new(NAME, detail)
         })
     }
@@ -93,14 +94,17 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_state_is_one_that_its_entry_carries() {
+    fn a_value_of_a_state_or_a_watch_is_one_that_its_entry_carries() {
         let id = |term, index| LogId { term, index };
         let mut logs = Logs::default();
-        assert_eq!(logs.sent(id(1, 4), 7), None, "nobody saw the entry");
+        assert_eq!(logs.sent("a state", id(1, 4), Some(7)), None, "nobody saw the entry");
         assert_eq!(logs.saw_committed(1, id(1, 4)), None);
         logs.saw_values(id(1, 4), [6, 7].into_iter());
-        assert_eq!(logs.sent(id(1, 4), 7), None);
-        assert!(logs.sent(id(1, 4), 8).is_some(), "it carries no such value");
-        assert!(logs.sent(id(2, 4), 7).is_some(), "another entry is committed there");
+        assert_eq!(logs.sent("a state", id(1, 4), Some(7)), None);
+        assert_eq!(logs.sent("a watch", id(1, 4), None), None, "it tells no values");
+        let wrong = logs.sent("a watch", id(1, 4), Some(8));
+        assert!(wrong.is_some_and(|wrong| wrong.detail.contains("a watch")), "no such value");
+        assert!(logs.sent("a state", id(2, 4), Some(7)).is_some(), "another entry is there");
+        assert!(logs.sent("a watch", id(2, 4), None).is_some(), "another entry is there");
     }
 }

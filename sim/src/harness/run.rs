@@ -372,6 +372,7 @@ fn judge(
     found.extend(end.into_iter().flat_map(|end| acknowledged::check(history, end)));
     let seen = seen.lock();
     found.extend(cluster.states.check(history, &seen.logs));
+    found.extend(cluster.watches.check_logs(&seen.logs));
     for record in history.records() {
         if let Some((term, index)) = record.log_id() {
             found.extend(seen.logs.acknowledged(cairn_engine::LogId { term, index }));

@@ -56,7 +56,8 @@ impl States {
     pub(super) fn check(&self, history: &History, logs: &Logs) -> Vec<Violation> {
         let kept = self.kept.lock();
         let mut found = state::check(history, &kept.complete);
-        found.extend(kept.values.iter().filter_map(|(id, hash)| logs.sent(*id, *hash)));
+        let wrong = |(id, hash): &(LogId, u128)| logs.sent("a state", *id, Some(*hash));
+        found.extend(kept.values.iter().filter_map(wrong));
         found
     }
 }

@@ -1,12 +1,16 @@
 //! What watchers heard in a run, and how far each of them is.
 
+use crate::check::logs::Logs;
 use cairn_client::Position;
 use cairn_clients::Violation;
 use cairn_clients::check::state::SentState;
-use cairn_clients::check::watched::{self, Begins, End, Mark, Told, Watched};
+use cairn_clients::check::watched::{self, Begins, End, Left, Mark, Told, Watched};
 use cairn_clients::history::{History, Version};
+use cairn_clients::workload::encode_value;
+use cairn_engine::LogId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The events.
 const BEGUN: &str = "watches begun";
@@ -18,6 +22,9 @@ const DISCARDED: &str = "watches ended: position discarded";
 
 /// The events that many runs must have. A discarded position takes an unsafe recovery, which a scenario has.
 pub const WATCH_EVENTS: [&str; 5] = [BEGUN, TOLD, RESUMED, LISTED, COMPACTED];
+
+/// More that is wrong with a log tells nothing new.
+const WRONG_MOST: usize = 5;
 
 /// What watchers heard.
 #[derive(Default)]
@@ -150,16 +157,31 @@ impl Watches {
         events
     }
 
-    /// Checks them.
+    /// Checks them against what clients were told, and against states that were taken meanwhile.
     pub(super) fn check(&self, history: &History, states: &[SentState]) -> Vec<Violation> {
         watched::check(history, states, &self.all())
+    }
+
+    /// Checks what they told against what the logs of the members hold.
+    pub(super) fn check_logs(&self, logs: &Logs) -> Vec<Violation> {
+        let kept = self.kept.lock();
+        let told = kept.watches.iter().flat_map(|watch| &watch.told);
+        let wrong = told.filter_map(|told| {
+            let id = LogId { term: told.at.term, index: told.at.index };
+            let hash = match told.left {
+                Left::Put(value) => value.map(|value| xxh3_128(&encode_value(value))),
+                Left::Deleted => None,
+            };
+            logs.sent("a watch", id, hash)
+        });
+        wrong.take(WRONG_MOST).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairn_clients::check::watched::{Left, Scope};
+    use cairn_clients::check::watched::Scope;
 
     fn position(index: Version) -> Position {
         Position { term: 1, index }
