@@ -6,7 +6,8 @@
 //!
 //! A member that may lack something tells nothing. Nor does one that may hold what an unsafe recovery
 //! discarded: it was away meanwhile, vouches for all that it applied, and has not got the new leader's
-//! snapshot yet. So each call is a read: the barrier comes first, and then the look at what it holds.
+//! snapshot yet. So telling is a read: the barrier comes first, and then the look at what it holds. Who tells many
+//! changes may share a barrier among them, and calls [`Replica::applied_changes`] behind it.
 
 use super::Replica;
 use crate::core::command::RANGE_KEYS_MAX;
@@ -54,10 +55,33 @@ impl Replica {
         if !self.holds_all() {
             return Err(HistoryError::Recovering);
         }
+        self.applied_changes(after, most_entries)
+    }
+
+    /// The same of what is applied here, without a barrier: asks nobody, and looks at nothing but this member. Tell
+    /// nobody of it unless a barrier ([`Replica::read_barrier_within`]) was passed before, and this member
+    /// [holds all](Replica::holds_all).
+    ///
+    /// # Errors
+    /// `Compacted`, `Discarded`, `Ahead`, `Unreadable`.
+    pub fn applied_changes(
+        &self,
+        after: LogId,
+        most_entries: usize,
+    ) -> Result<Vec<EntryChanges>, HistoryError> {
         let member = &self.inner.member;
         let recovered = member.progress.recovered_entries();
         let most = Most { entries: most_entries, changes: CHANGES_MOST };
         behind(&member.engine, &member.history, after, &most, &recovered)
+    }
+
+    /// Whether everything behind `after` that is applied here can be told, without a barrier, as
+    /// [`Replica::applied_changes`].
+    ///
+    /// # Errors
+    /// Why not: `Compacted`, `Discarded`, `Ahead`.
+    pub fn follows(&self, after: LogId) -> Result<(), HistoryError> {
+        self.applied_changes(after, 0).map(drop)
     }
 
     /// A value of an entry that [`Replica::changes`] told. Repairs a damaged one as [`Replica::get`]

@@ -224,6 +224,14 @@ async fn a_member_tells_nothing_that_no_leader_vouches_for() {
     // Nobody answers at the other member's address.
     let refused = replica.changes(first, 1).await;
     assert!(matches!(refused, Err(HistoryError::Barrier(_))), "{refused:?}");
+    // Who asks without a barrier has the barrier to pass himself.
+    let applied = replica.applied_changes(first, 1).unwrap();
+    assert_eq!(applied.first().map(|entry| entry.id), Some(LogId { term: 2, index: 1 }));
+    assert_eq!(replica.follows(first), Ok(()));
+    let other = LogId { term: 1, index: 1 };
+    assert_eq!(replica.follows(other), Err(HistoryError::Discarded { after: other }));
+    let later = LogId { term: 2, index: 9 };
+    assert_eq!(replica.follows(later), Err(HistoryError::Ahead { after: later }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
