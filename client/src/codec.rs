@@ -75,6 +75,8 @@ bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, GetManyRespo
 bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 bounded_by_their_length!(ChangeMembersResponse, SetModeResponse, MoveLeaderResponse, DrainResponse);
 bounded_by_their_length!(BackupPart);
+// A watch begins or ends: there is one of either.
+bounded_by_their_length!(WatchRequest, WatchResponse);
 
 impl Bounded for proto::BackupRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {

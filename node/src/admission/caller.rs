@@ -60,6 +60,11 @@ impl Caller {
         self.reads.owner()
     }
 
+    /// A charge of `bytes` for what its requests hold, if they fit at once.
+    pub(crate) fn try_hold(&self, bytes: usize) -> Option<Charge> {
+        self.requests.try_admit(bytes)
+    }
+
     /// A charge of `bytes`, if they fit at once.
     pub(crate) fn try_admit(&self, bytes: usize) -> Option<Charge> {
         self.reads.try_admit(bytes)

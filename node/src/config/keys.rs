@@ -164,6 +164,9 @@ pub(crate) const KEYS: &[Key] = &[
         .means("most client connections at once, and at most three quarters of the files that the process may open; more are closed"),
     key("limits.max_sessions", Integer(1, 1_000_000), "10000")
         .means("most client sessions whose latest results are kept, so that a retried write is not applied twice"),
+    key("limits.max_watches", Integer(1, 1_000_000), "20000")
+        .means("most watches at once, of which a client may have as many as remain free; more are sent to another member")
+        .live(),
     key("timing.heartbeat", Time, "100ms").means("interval between heartbeats, and the time limit of their answers: more than the round trip between any two members"),
     key("timing.election_min", Time, "500ms").means("shortest election timeout"),
     key("timing.election_max", Time, "1s").means("longest election timeout"),

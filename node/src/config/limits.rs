@@ -30,6 +30,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Most client sessions kept by the state machine; the same on every member.
     pub max_sessions: usize,
+    /// Most watches at once.
+    pub max_watches: usize,
 }
 
 impl Limits {
@@ -51,6 +53,7 @@ impl Limits {
             max_read_bytes: number("limits.max_read_bytes")?,
             max_connections: number("limits.max_connections")?,
             max_sessions: number("limits.max_sessions")?,
+            max_watches: number("limits.max_watches")?,
         })
     }
 

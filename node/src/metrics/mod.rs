@@ -11,6 +11,7 @@ mod gauges;
 mod out;
 mod process;
 mod text;
+mod watches;
 
 use crate::admission::requests::Budgets;
 use crate::admission::scans::Scans;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tonic::{Code, Status};
+pub(crate) use watches::WatchMetrics;
 
 /// The codes of gRPC but `Ok`.
 #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
@@ -50,6 +52,7 @@ pub(crate) enum Method {
     GetMany,
     List,
     Scan,
+    Watch,
     Status,
     SafeToStop,
     UnsafeRecovery,
@@ -75,6 +78,7 @@ impl Method {
             Method::GetMany => "get-many",
             Method::List => "list",
             Method::Scan => "scan",
+            Method::Watch => "watch",
             Method::Status => "status",
             Method::SafeToStop => "safe-to-stop",
             Method::UnsafeRecovery => "unsafe-recovery",
@@ -135,6 +139,7 @@ pub(crate) struct Metrics {
     duration: Family<MethodLabels, Histogram>,
     /// The sums of `duration` by method, which tells them to no reader but a scrape.
     took_ns: [AtomicU64; METHODS],
+    watches: WatchMetrics,
     delay: Arc<Delay>,
     scans: Scans,
     #[cfg_attr(madsim, allow(dead_code, reason = "the simulated world has no ports"))]
@@ -167,6 +172,8 @@ impl Metrics {
         let range_deleted = Counter::default();
         let range_help = "Keys that deletions of ranges deleted which this node answered";
         registry.register("range_deleted_keys", range_help, range_deleted.clone());
+        let watches = WatchMetrics::default();
+        watches.register(registry);
         let (help, unit) = ("Time to answer a request", Unit::Seconds);
         registry.register_with_unit("request_duration", help, unit, duration.clone());
         let (delay, connections) = (Arc::<Delay>::default(), Connections::default());
@@ -192,6 +199,7 @@ impl Metrics {
             range_deleted,
             duration,
             took_ns,
+            watches,
             delay,
             scans,
             connections,
@@ -206,6 +214,11 @@ impl Metrics {
     /// The delay of the main thread.
     pub(crate) fn delay(&self) -> Arc<Delay> {
         Arc::clone(&self.delay)
+    }
+
+    /// What is counted of watches.
+    pub(crate) fn watches(&self) -> &WatchMetrics {
+        &self.watches
     }
 
     /// Where each port says which slots of its connections are free.

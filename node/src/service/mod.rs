@@ -9,6 +9,7 @@
 //!   answers take.
 //! - A value that cannot be read intact is DATA_LOSS, never "not found".
 //! - Every refusal names the input and what to do, and carries an `ErrorDetail`.
+//! - A watch misses nothing: it is told each change in order, or told that it has ended.
 //! - No request is served before [`KvService::caller`] has identified who makes it, and each key is
 //!   checked against what that caller may do.
 
@@ -23,6 +24,7 @@ mod scan;
 mod scrub;
 mod state_stream;
 mod upgrade;
+mod watch;
 mod write;
 
 use crate::access::audit::Audit;
@@ -52,6 +54,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
+use watch::Watches;
 
 /// Resolves when servers should stop accepting.
 pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
@@ -80,6 +83,7 @@ struct Inner {
     backups: Arc<Semaphore>,
     /// Whose turn it is to delete a range.
     ranges: Turns,
+    watches: Watches,
     started: Instant,
     stopping: Stop,
 }
@@ -119,6 +123,7 @@ impl KvService {
     pub(crate) fn new(parts: &Parts) -> KvService {
         let parts = parts.clone();
         let inner = Inner {
+            watches: Watches::new(parts.metrics.watches()),
             engine: parts.replica.engine().clone(),
             audit: Audit::new(parts.replica.node_id()),
             limits: RwLock::new(parts.config.limits),
@@ -308,6 +313,23 @@ impl proto::kv_server::Kv for KvService {
         let calls = (calls, self.inner.config.timing.request);
         let answers = multiplexed::answers(request.into_inner(), stopping, calls, serve);
         Ok(caller.answered(Response::new(Box::pin(answers))))
+    }
+
+    type WatchStream = watch::Messages;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<proto::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let work = async {
+            let caller = self.caller(&request)?;
+            caller.may(Need::AnyRole)?;
+            let session = self.session(&request)?;
+            let arrived = request.extensions().get::<Arrived>().cloned().unwrap_or_default();
+            let (who, requests) = ((caller.clone(), session), request.into_inner());
+            Ok((watch::messages(self.inner.clone(), who, requests, arrived), caller))
+        };
+        self.measured(Method::Watch, work).await.map(answered)
     }
 
     async fn list(

@@ -206,6 +206,12 @@ impl Kv for Member {
     ) -> Answer<Self::MultiplexStream> {
         Err(Status::unimplemented("not here"))
     }
+
+    type WatchStream = futures::stream::Empty<Result<proto::WatchResponse, Status>>;
+
+    async fn watch(&self, _: Request<Streaming<proto::WatchRequest>>) -> Answer<Self::WatchStream> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tonic::async_trait]

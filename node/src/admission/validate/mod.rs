@@ -117,14 +117,25 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
     Ok(Checked { command: Command { synced: request.synced, session, operations }, bytes })
 }
 
+/// A range that a request must name. `what` names what it is of.
+fn named_range(what: &str, named: Option<proto::Range>) -> Result<proto::Range, Status> {
+    let named = named.ok_or_else(|| {
+        Status::invalid_argument(format!(
+            "{what} names no range; one with neither start nor end has all keys"
+        ))
+    })?;
+    range(named)
+}
+
+/// The range of a watch: its first key, and what is behind it; `None`: it goes to the last key.
+pub(crate) fn watched(range: Option<proto::Range>) -> Result<(Bytes, Option<Bytes>), Status> {
+    let proto::Range { start, end } = named_range("the watch", range)?;
+    Ok((start, Some(end).filter(|end| !end.is_empty())))
+}
+
 /// The deletion of a range.
 fn delete_range(delete: proto::DeleteRange) -> Result<Operation, Status> {
-    let Some(named) = delete.range else {
-        return Err(Status::invalid_argument(
-            "the deletion of a range names no range; one with neither start nor end has all keys",
-        ));
-    };
-    let proto::Range { start, end } = range(named)?;
+    let proto::Range { start, end } = named_range("the deletion of a range", delete.range)?;
     let most = match delete.most {
         0 => RANGE_KEYS_MAX,
         1..=RANGE_KEYS_MAX => delete.most,

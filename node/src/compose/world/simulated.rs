@@ -113,6 +113,17 @@ over_wire! {
         let answers = answers.map(|answer| answer.and_then(|message| encoded(&message, usize::MAX)));
         Ok(Response::new(stream_until_reset(answers)))
     }
+
+    type WatchStream = <KvService as Kv>::WatchStream;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<proto::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let told = self.service.watch(request).await?.into_inner();
+        let told = told.map(|told| told.and_then(|message| encoded(&message, usize::MAX)));
+        Ok(Response::new(stream_until_reset(told)))
+    }
 }
 
 over_wire! {

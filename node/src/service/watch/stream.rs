@@ -1,0 +1,443 @@
+//! A stream of watches, from its requests to its messages.
+//!
+//! What holds here:
+//! - Nothing is made before the transport asks for the next message, and of that nothing is kept while memory for it
+//!   is waited for.
+//! - A message is planned behind a barrier. Its changes are told from the history as it is then, which refuses
+//!   a position that is not in it.
+//! - Every 5 seconds the client hears something: how far its watches are, or an empty message while one is not
+//!   told everything. So a client that hears nothing knows that something is broken.
+
+use super::hub::{OfStream, Registered};
+use super::plan::{Part, Plan, Planned, WATCHES, Watched};
+use super::ranges::Range;
+use super::{Held, Inner, Message, ended, position, untold, values};
+use crate::access::Session;
+use crate::admission::caller::Caller;
+use crate::admission::memory::Charge;
+use crate::admission::refusal;
+use crate::admission::requests::Arrived;
+use crate::service::read::{Age, barrier, in_time, page_bytes, readable};
+use bytes::Bytes;
+use cairn_client::proto::watch_ended::Why;
+use cairn_client::proto::{self, watch_part};
+use cairn_engine::LogId;
+use futures::future::{Either, select};
+use futures::stream::Fuse;
+use futures::{FutureExt, StreamExt};
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+
+/// How old the barrier may be behind which something is told.
+const AGE: Duration = Duration::from_secs(1);
+/// How long a member that gets no barrier keeps its watches: an election is mostly over by then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause before another attempt at a barrier, or at memory.
+const RETRY: Duration = Duration::from_millis(100);
+/// How often a client hears something.
+const HEARS: Duration = Duration::from_secs(5);
+/// How often it hears how far its watches are, where it hears of changes anyway.
+const SHOWS: Duration = Duration::from_secs(1);
+/// How long a message waits for memory before it is planned anew.
+const WAITS: Duration = Duration::from_secs(10);
+/// Requests that are taken together, so that the watches that they begin share a barrier.
+const REQUESTS: usize = 128;
+/// Parts of a message beside those with changes.
+const PARTS: usize = 1024;
+
+/// Serves one stream.
+pub(super) struct Serving {
+    requests: Fuse<Streaming<proto::WatchRequest>>,
+    arrived: Arrived,
+    watching: Watching,
+    has_ended: bool,
+}
+
+/// A request with the charge of its message.
+pub(super) type Request = (proto::WatchRequest, Option<Charge>);
+
+enum Event {
+    Request(Option<Result<proto::WatchRequest, Status>>),
+    News,
+    Quiet,
+}
+
+impl Serving {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        (caller, session): (Caller, Session),
+        requests: Streaming<proto::WatchRequest>,
+        arrived: Arrived,
+    ) -> Serving {
+        let hub = inner.watches.hub.open();
+        let watching = Watching {
+            inner,
+            caller,
+            session,
+            hub,
+            watches: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            parts: VecDeque::new(),
+            begun_at: 0,
+            heard: Instant::now(),
+        };
+        Serving { requests: requests.fuse(), arrived, watching, has_ended: false }
+    }
+
+    /// The next message; `None`: the stream has ended. When the node stops, all watches are sent elsewhere first.
+    pub(super) async fn next(&mut self) -> Option<Message> {
+        if self.has_ended {
+            return self.watching.said().map(Ok);
+        }
+        let stopping = self.watching.inner.stopping.clone();
+        let turn = {
+            let turn = pin!(self.turn());
+            match select(pin!(stopping), turn).await {
+                Either::Left(_) => None,
+                Either::Right((turn, _)) => Some(turn),
+            }
+        };
+        match turn {
+            Some(Some(Ok(message))) => Some(Ok(message)),
+            Some(Some(Err(refused))) => {
+                self.has_ended = true;
+                self.watching.parts.clear();
+                Some(Err(refused))
+            }
+            Some(None) => None,
+            None => {
+                self.has_ended = true;
+                self.watching.end_all(Why::Move, "this node stops; ask another one");
+                self.watching.said().map(Ok)
+            }
+        }
+    }
+
+    /// Works until there is a message. May be cancelled, and then loses requests that were not answered.
+    async fn turn(&mut self) -> Option<Message> {
+        loop {
+            if let Some(said) = self.watching.said() {
+                return Some(Ok(said));
+            }
+            let quiet = self.watching.quiet();
+            let event = {
+                let Serving { requests, watching, .. } = &mut *self;
+                tokio::select! {
+                    biased;
+                    request = requests.next() => Event::Request(request),
+                    () = watching.hub.news() => Event::News,
+                    () = tokio::time::sleep(quiet) => Event::Quiet,
+                }
+            };
+            let told = match event {
+                Event::Request(None) => return None,
+                Event::Request(Some(request)) => match self.take(request).await {
+                    Ok(()) => None,
+                    Err(refused) => return Some(Err(refused)),
+                },
+                Event::News => self.watching.tell().await,
+                Event::Quiet => self.watching.speak().await,
+            };
+            if let Some(told) = told {
+                return Some(Ok(told));
+            }
+        }
+    }
+
+    /// Takes this request and those that have arrived behind it.
+    async fn take(&mut self, first: Result<proto::WatchRequest, Status>) -> Result<(), Status> {
+        let mut taken: Vec<Request> = Vec::new();
+        let mut next = first;
+        let end = loop {
+            match next {
+                Ok(request) => taken.push((request, self.arrived.decoded(0)?)),
+                Err(broken) => break Err(broken),
+            }
+            if taken.len() == REQUESTS {
+                break Ok(());
+            }
+            match self.requests.next().now_or_never() {
+                Some(Some(request)) => next = request,
+                // The end comes again when it is asked for.
+                Some(None) | None => break Ok(()),
+            }
+        };
+        self.watching.answer(taken).await?;
+        end
+    }
+}
+
+/// A watch that has begun.
+pub(super) struct Watch {
+    pub(super) id: u64,
+    pub(super) range: Range,
+    pub(super) keys_only: bool,
+    /// What it was told of an entry, if not all.
+    pub(super) part: Option<(LogId, usize)>,
+    pub(super) held: Held,
+    pub(super) _registered: Registered,
+}
+
+/// The watches of a stream.
+pub(super) struct Watching {
+    pub(super) inner: Arc<Inner>,
+    pub(super) caller: Caller,
+    pub(super) session: Session,
+    pub(super) hub: OfStream,
+    /// By the hub's number, and that by the client's.
+    pub(super) watches: BTreeMap<u64, Watch>,
+    pub(super) ids: BTreeMap<u64, u64>,
+    /// What the client is told next, beside changes. An end keeps what its watch held until it goes out.
+    parts: VecDeque<(proto::WatchPart, Option<Held>)>,
+    /// The greatest index at which a watch began.
+    pub(super) begun_at: u64,
+    /// When the client last heard how far its watches are, or that they are not told everything.
+    heard: Instant,
+}
+
+impl Watching {
+    /// Adds to the next message.
+    pub(super) fn say(&mut self, id: u64, kind: watch_part::Kind, held: Option<Held>) {
+        self.parts.push_back((proto::WatchPart { id, kind: Some(kind) }, held));
+    }
+
+    /// Tells the client that a watch has ended, or does not begin.
+    pub(super) fn say_ended(&mut self, id: u64, ended: proto::WatchEnded, held: Option<Held>) {
+        self.inner.metrics.watches().ended(ended.why());
+        self.say(id, watch_part::Kind::Ended(ended), held);
+    }
+
+    /// Ends a watch.
+    pub(super) fn end(&mut self, number: u64, ended: proto::WatchEnded) {
+        if let Some(watch) = self.watches.remove(&number) {
+            self.ids.remove(&watch.id);
+            self.say_ended(watch.id, ended, Some(watch.held));
+        }
+    }
+
+    fn end_all(&mut self, why: Why, message: &str) {
+        let numbers: Vec<u64> = self.watches.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.end(number, ended(why, message)));
+    }
+
+    /// The parts that are to be told beside changes, a message of them.
+    fn said(&mut self) -> Option<proto::WatchResponse> {
+        let count = self.parts.len().min(PARTS);
+        let parts: Vec<_> = self.parts.drain(..count).map(|(part, _)| part).collect();
+        (count > 0).then_some(proto::WatchResponse { parts, through: None })
+    }
+
+    /// How long the client need not hear anything.
+    fn quiet(&self) -> Duration {
+        (self.heard + HEARS).saturating_duration_since(Instant::now())
+    }
+
+    /// Returns once this member may tell what it has applied.
+    async fn may_tell(&self) -> Result<(), Status> {
+        in_time(PATIENCE, barrier(&self.inner, Age::Within(AGE))).await?;
+        // It may have begun to recover meanwhile.
+        readable(&self.inner)?;
+        Ok(())
+    }
+
+    /// The same, but tries again for a while. Without success, all watches are sent elsewhere. `false`: they are.
+    async fn waits_to_tell(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.may_tell().await {
+                Ok(()) => return true,
+                Err(_) if Instant::now() < until => tokio::time::sleep(RETRY).await,
+                Err(why) => {
+                    let why = refusal::bounded(why);
+                    self.end_all(Why::Move, why.message());
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The position up to which all watches were told everything, if it is one of the history.
+    fn through(&self) -> Option<proto::Position> {
+        // One that began behind the hub would be told that it is further back than it began.
+        let told = self.hub.is_told().filter(|told| told.index >= self.begun_at)?;
+        self.inner.replica.follows(told).ok().map(|()| position(told))
+    }
+
+    /// The client has heard nothing for a while: how far its watches are.
+    async fn speak(&mut self) -> Option<proto::WatchResponse> {
+        self.heard = Instant::now();
+        if self.watches.is_empty() || !self.waits_to_tell().await {
+            return None;
+        }
+        self.look_at_roles();
+        let through = self.through();
+        self.heard = Instant::now();
+        Some(proto::WatchResponse { parts: Vec::new(), through })
+    }
+
+    /// Ends the watches that the client may not have any more.
+    fn look_at_roles(&mut self) {
+        let identity = self.session.identity();
+        let denied = |watch: &Watch| match &identity {
+            Ok(identity) => identity.may(watch.range.need()).err(),
+            Err(denied) => Some(denied.clone()),
+        };
+        let all = self.watches.iter();
+        let denied: Vec<_> =
+            all.filter_map(|(number, watch)| Some((*number, denied(watch)?))).collect();
+        for (number, denied) in denied {
+            self.end(number, ended(Why::Denied, denied.to_string()));
+        }
+    }
+
+    /// Tells the watches what they have to be told, as far as it goes into a message. `None`: that was nothing.
+    async fn tell(&mut self) -> Option<proto::WatchResponse> {
+        let mut admitted: Option<Charge> = None;
+        loop {
+            if !self.waits_to_tell().await {
+                return None;
+            }
+            let plan = self.planned().await?;
+            if plan.changes == 0 {
+                self.note(plan.parts);
+                // A log without a change for these watches is as much work as one with some.
+                tokio::task::yield_now().await;
+                return None;
+            }
+            let need = page_bytes(plan.changes, plan.bytes);
+            let charge = match admitted.take() {
+                Some(mut charge) => charge.settle(need).then_some(charge),
+                None => self.caller.try_admit(need),
+            };
+            if let Some(charge) = charge {
+                return self.message(plan, charge).await;
+            }
+            drop(plan);
+            match self.caller.admit(need, Instant::now() + WAITS).await {
+                Ok(charge) => admitted = Some(charge),
+                // Others hold it. Waiting costs nothing: the log has what is to be told.
+                Err(_) => tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// A plan of the next message. `None`: this member may not tell any more.
+    async fn planned(&mut self) -> Option<Plan> {
+        if !self.hub.reads_log() {
+            return Some(self.plan());
+        }
+        let readers = self.inner.watches.log_readers.clone();
+        let turn = readers.acquire_owned().await.ok()?;
+        // It waited for its turn.
+        self.may_tell().await.ok()?;
+        let plan = self.plan();
+        // Those that wait for a turn are no load, and this one lets others go first.
+        tokio::task::yield_now().await;
+        drop(turn);
+        Some(plan)
+    }
+
+    fn plan(&mut self) -> Plan {
+        let replica = self.inner.replica.clone();
+        let history = |after: LogId, most: usize| replica.applied_changes(after, most);
+        let identity = self.session.identity();
+        let (mut plan, mut ends) = (Plan::default(), Vec::new());
+        for number in self.hub.ready(WATCHES) {
+            if plan.is_full() {
+                break;
+            }
+            let Some(watch) = self.watches.get(&number) else { continue };
+            let Some((work, breaks)) = self.hub.work(number) else { continue };
+            let may = match &identity {
+                Ok(identity) => identity.may(watch.range.need()),
+                Err(denied) => Err(denied.clone()),
+            };
+            if let Err(denied) = may {
+                ends.push((number, ended(Why::Denied, denied.to_string())));
+                continue;
+            }
+            let Watch { range, keys_only, part, .. } = watch;
+            let watched = Watched { range, keys_only: *keys_only, part: *part };
+            if let Err(error) = plan.add((number, breaks), &watched, &work, &history) {
+                ends.push((number, untold(&error)));
+            }
+        }
+        for (number, ended) in ends {
+            self.end(number, ended);
+        }
+        plan
+    }
+
+    /// Notes how far watches were told.
+    fn note(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            if let Some(watch) = self.watches.get_mut(&part.watch) {
+                watch.part = part.told.part;
+                self.hub.told(part.watch, part.told.at, part.breaks);
+            }
+        }
+    }
+
+    /// Reads the values of a plan, and makes it a message.
+    async fn message(&mut self, plan: Plan, charge: Charge) -> Option<proto::WatchResponse> {
+        let (values, charge) = match values::read(&self.inner.replica, &plan, charge).await {
+            Ok(read) => read,
+            Err(why) => {
+                self.end_all(Why::Move, why.message());
+                return None;
+            }
+        };
+        let (mut values, mut parts, mut count) = (values.into_iter(), Vec::new(), 0);
+        for mut part in plan.parts {
+            let planned = std::mem::take(&mut part.changes);
+            let change = |planned: Planned| -> Result<proto::Change, proto::WatchEnded> {
+                let value = match planned.value {
+                    None => Bytes::new(),
+                    Some(_) => {
+                        values.next().unwrap_or_else(|| Err(values::gone(&self.inner.replica)))?
+                    }
+                };
+                Ok(proto::Change {
+                    key: planned.key,
+                    at: Some(position(planned.at)),
+                    deleted: planned.deleted,
+                    value,
+                    previous: planned.previous,
+                })
+            };
+            // All values are taken, also behind one that cannot be read: those of other watches follow.
+            let changes: Vec<Result<proto::Change, proto::WatchEnded>> =
+                planned.into_iter().map(change).collect();
+            match changes.into_iter().collect::<Result<Vec<_>, _>>() {
+                Err(ended) => self.end(part.watch, ended),
+                Ok(changes) => {
+                    let (told, watch) = (part.told, self.watches.get(&part.watch));
+                    let id = watch.map(|watch| watch.id);
+                    self.note(vec![part]);
+                    if let Some(id) = id.filter(|_| !changes.is_empty()) {
+                        count += changes.len();
+                        let through = told.part.is_none().then(|| position(told.at));
+                        let kind =
+                            watch_part::Kind::Changes(proto::WatchChanges { changes, through });
+                        parts.push(proto::WatchPart { id, kind: Some(kind) });
+                    }
+                }
+            }
+        }
+        if count == 0 {
+            return None;
+        }
+        self.inner.metrics.watches().told(count);
+        self.caller.answer(charge);
+        let is_due = self.heard.elapsed() >= SHOWS;
+        let through = is_due.then(|| self.through()).flatten();
+        if through.is_some() {
+            self.heard = Instant::now();
+        }
+        Some(proto::WatchResponse { parts, through })
+    }
+}
