@@ -58,5 +58,6 @@ mod tls;
 mod top;
 mod unsafe_recovery;
 mod upgrade;
+mod watch;
 mod watch_command;
 mod wire;

@@ -1,0 +1,120 @@
+//! How a watch ends that cannot go on: what it asks for is gone, was never there, or is not for its client any more.
+
+use super::{Follower, Watches, prefix};
+use crate::support::Cluster;
+use cairn_client::ListOptions;
+use cairn_client::proto::watch_ended::Why;
+use cairn_client::proto::{self, watch_part};
+use cairn_node::access::{Entries, TokenHash};
+use cairn_node::{Environment, Node};
+use std::path::Path;
+
+/// What a watch is told first that asks for this position.
+async fn asked(
+    cluster: &Cluster,
+    after: proto::Position,
+) -> Result<proto::Position, proto::WatchEnded> {
+    let mut watches = Watches::open(&cluster.endpoints()[0]).await.expect("it listens");
+    watches.begin(1, prefix(""), Some(after));
+    let parts = watches.part().await;
+    match parts.into_iter().next().and_then(|part| part.kind).expect("a kind") {
+        watch_part::Kind::Began(at) => Ok(at),
+        watch_part::Kind::Ended(ended) => Err(ended),
+        watch_part::Kind::Changes(changes) => panic!("{changes:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_from_before_what_is_kept_says_from_where_another_one_may_begin() {
+    let cluster = Cluster::start(1, "64MiB", "watch.retain_time = \"1s\"\n").await;
+    let client = cluster.client();
+    let mut follower = Follower::new(&cluster.endpoints(), prefix("")).begun().await;
+    let first = client.put("a", "1").await.expect("written").version.0;
+    follower.until(first).await;
+    let from = follower.through.expect("a position");
+    client.put("a", "2").await.expect("written");
+    let compacted = async || match asked(&cluster, from).await {
+        Ok(_) => None,
+        Err(ended) => Some(ended),
+    };
+    let ended = cluster.until("what followed is not kept any more", compacted).await;
+    assert_eq!(ended.why(), Why::Compacted, "{ended:?}");
+    let (oldest, now) = (ended.oldest.expect("the oldest"), ended.now.expect("now"));
+    assert!(from.index < oldest.index && oldest.index <= now.index, "{ended:?}");
+    // As the message says: the state, and then what follows it. More is let go meanwhile.
+    let listed = client.list(ListOptions::prefix("")).await.expect("listed").items;
+    assert_eq!(listed.iter().map(|item| &item.value[..]).collect::<Vec<_>>(), [b"2"]);
+    let again = async || {
+        let now = asked(&cluster, from).await.err()?.now?;
+        asked(&cluster, now).await.is_ok().then_some(())
+    };
+    cluster.until("a watch begins behind the state", again).await;
+    // Who follows closely needs nothing of what is kept.
+    let last = client.put("a", "3").await.expect("written").version.0;
+    follower.until(last).await;
+    assert_eq!(follower.told().len(), 3);
+    assert!(follower.moved.is_empty(), "{:?}", follower.moved);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_of_another_history_is_told_from_one_that_is_no_longer_kept() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let client = cluster.client();
+    let written = client.put("a", "1").await.expect("written");
+    let (term, index) = (written.term, written.version.0);
+    client.put("a", "2").await.expect("written");
+    let at = |term, index| proto::Position { term, index };
+    assert_eq!(asked(&cluster, at(term, index)).await, Ok(at(term, index)));
+    assert_eq!(asked(&cluster, at(0, index)).await, Ok(at(term, index)), "of whichever term");
+    for other in [at(term + 1, index), at(term, index + 1_000_000), at(0, u64::MAX)] {
+        let ended = asked(&cluster, other).await.expect_err("it is nowhere");
+        assert_eq!(ended.why(), Why::Discarded, "{ended:?}");
+        assert!(ended.message.contains("is not in the history of this cluster"), "{ended:?}");
+    }
+}
+
+/// The roles of a name, changed while it watches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_its_client_may_not_read_the_range_any_more() {
+    let hash = TokenHash::of(b"secret of ada");
+    let lines = format!("access.ada = \"write:app/ token:{hash}\"\naccess.ops = \"operator\"\n");
+    let cluster = Cluster::format(1, "64MiB", &lines).with_token("secret of ada");
+    let mut layers = cairn_node::config::Layers::new();
+    layers.add_file(Path::new(cluster.config(0))).expect("a file");
+    let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
+    let environment = Environment::from_files(&config).expect("a directory");
+    let node = Node::start(config, environment).await.expect("it starts");
+    let set = |text: String| node.set_access(&Entries::parse(&text).expect("entries"));
+    let client = cluster.client();
+    client.put("app/1", "1").await.expect("allowed");
+
+    let endpoint = &cluster.endpoints()[0];
+    let refused = Watches::open(endpoint).await.err().expect("nobody without a name");
+    assert!(refused.contains("neither a client certificate nor a token"), "{refused}");
+    let token = Some("secret of ada");
+    let mut watches = Watches::open_as(endpoint, token).await.expect("allowed");
+    watches.begin(1, prefix(""), None);
+    let ended = watches.ended(1).await;
+    assert!(ended.why() == Why::Denied && ended.message.contains("token ada may not"), "{ended:?}");
+    for id in [2, 3] {
+        watches.begin(id, prefix(&format!("app/{id}")), None);
+        watches.part().await;
+    }
+    client.put("app/2", "told").await.expect("allowed");
+    let parts = watches.part().await;
+    let Some(watch_part::Kind::Changes(told)) = &parts[0].kind else { panic!("{parts:?}") };
+    assert_eq!((parts[0].id, &told.changes[0].value[..]), (2, &b"told"[..]));
+
+    // What is written by then is not told, and one that has nothing to be told ends as well.
+    set(format!("ada=read:app/3 token:{hash}"));
+    let ended = watches.ended(2).await;
+    assert_eq!(ended.why(), Why::Denied, "{ended:?}");
+    set(format!("ada=write:app/ token:{hash}"));
+    client.put("app/3", "told").await.expect("allowed");
+    let parts = watches.part().await;
+    assert!(matches!(parts[0].kind, Some(watch_part::Kind::Changes(_))), "{parts:?}");
+    set("ada=write:app/".into());
+    let ended = watches.ended(3).await;
+    assert!(ended.why() == Why::Denied && ended.message.contains("does not know"), "{ended:?}");
+    node.shutdown().await.expect("it stops");
+}
