@@ -1,7 +1,7 @@
 //! How a watch ends that cannot go on: what it asks for is gone, was never there, or is not for its client any more.
 
 use super::{Follower, Watches, prefix};
-use crate::support::Cluster;
+use crate::support::{Cluster, SLOW_ELECTIONS};
 use cairn_client::ListOptions;
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::proto::{self, watch_part};
@@ -71,6 +71,36 @@ async fn a_position_of_another_history_is_told_from_one_that_is_no_longer_kept()
         assert_eq!(ended.why(), Why::Discarded, "{ended:?}");
         assert!(ended.message.contains("is not in the history of this cluster"), "{ended:?}");
     }
+}
+
+/// What it holds may have been discarded by those that it does not hear.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_left_alone_sends_its_watches_elsewhere_and_begins_none() {
+    let mut cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
+    let written = cluster.client().put("a", "1").await.expect("written");
+    let mut watches = Watches::open(&cluster.endpoints()[0]).await.expect("it listens");
+    watches.begin(1, prefix(""), None);
+    watches.part().await;
+    for node in [1, 2] {
+        cluster.kill_node(node);
+    }
+    let ended = watches.ended(1).await;
+    assert!(ended.why() == Why::Move && !ended.message.is_empty(), "{ended:?}");
+    for (id, after) in [(2, None), (3, Some(written.version.0))] {
+        let after = after.map(|index| proto::Position { term: written.term, index });
+        watches.begin(id, prefix(""), after);
+        let ended = watches.ended(id).await;
+        assert_eq!(ended.why(), Why::Move, "{ended:?}");
+    }
+    for node in [1, 2] {
+        cluster.start_node(node);
+    }
+    let again = async || {
+        watches.begin(4, prefix(""), None);
+        let parts = watches.part().await;
+        matches!(parts[0].kind, Some(watch_part::Kind::Began(_))).then_some(())
+    };
+    cluster.until("it begins watches again", again).await;
 }
 
 /// The roles of a name, changed while it watches.
