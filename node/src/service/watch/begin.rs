@@ -129,10 +129,10 @@ impl Watching {
                     continue;
                 }
             };
-            let (number, _registered) = self.hub.begin(&self.inner.replica, range.clone(), at);
+            let (number, registered) = self.hub.begin(&self.inner.replica, range.clone(), at);
             self.begun_at = self.begun_at.max(at.index);
             self.ids.insert(id, number);
-            let watch = Watch { id, range, keys_only, part: None, held, _registered };
+            let watch = Watch { id, range, keys_only, part: None, held, _registered: registered };
             self.watches.insert(number, watch);
             self.say(id, watch_part::Kind::Began(position(at)), None);
         }

@@ -14,7 +14,7 @@ use cairn_engine::LogId;
 use cairn_raft::{EntryChanges, HistoryError, LoggedValue};
 
 /// Bytes of keys and values in a message, unless a single change has more.
-pub(super) const MESSAGE_BYTES: usize = 1 << 20;
+const MESSAGE_BYTES: usize = 1 << 20;
 /// Changes in a message.
 const CHANGES: usize = 1024;
 /// Watches that are told something in a message.

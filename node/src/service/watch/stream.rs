@@ -12,7 +12,7 @@ use super::hub::{OfStream, Registered};
 use super::plan::{Part, Plan, Planned, WATCHES, Watched};
 use super::ranges::Range;
 use super::{Held, Inner, Message, ended, position, untold, values};
-use crate::access::Session;
+use crate::access::{Denied, Identity, Session};
 use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::refusal;
@@ -236,9 +236,9 @@ impl Watching {
         (self.heard + HEARS).saturating_duration_since(Instant::now())
     }
 
-    /// Returns once this member may tell what it has applied.
-    async fn may_tell(&self) -> Result<(), Status> {
-        in_time(PATIENCE, barrier(&self.inner, Age::Within(AGE))).await?;
+    /// Returns once this member may tell what it has applied, if that is so within this time.
+    async fn may_tell(&self, within: Duration) -> Result<(), Status> {
+        in_time(within, barrier(&self.inner, Age::Within(AGE))).await?;
         // It may have begun to recover meanwhile.
         readable(&self.inner)?;
         Ok(())
@@ -248,9 +248,10 @@ impl Watching {
     async fn waits_to_tell(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.may_tell().await {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.may_tell(left).await {
                 Ok(()) => return true,
-                Err(_) if Instant::now() < until => tokio::time::sleep(RETRY).await,
+                Err(_) if Instant::now() + RETRY < until => tokio::time::sleep(RETRY).await,
                 Err(why) => {
                     let why = refusal::bounded(why);
                     self.end_all(Why::Move, why.message());
@@ -274,21 +275,20 @@ impl Watching {
             return None;
         }
         self.look_at_roles();
-        let through = self.through();
+        Some(self.how_far())
+    }
+
+    fn how_far(&mut self) -> proto::WatchResponse {
         self.heard = Instant::now();
-        Some(proto::WatchResponse { parts: Vec::new(), through })
+        proto::WatchResponse { parts: Vec::new(), through: self.through() }
     }
 
     /// Ends the watches that the client may not have any more.
     fn look_at_roles(&mut self) {
         let identity = self.session.identity();
-        let denied = |watch: &Watch| match &identity {
-            Ok(identity) => identity.may(watch.range.need()).err(),
-            Err(denied) => Some(denied.clone()),
-        };
         let all = self.watches.iter();
-        let denied: Vec<_> =
-            all.filter_map(|(number, watch)| Some((*number, denied(watch)?))).collect();
+        let denied = all.filter_map(|(number, watch)| Some((*number, denied(&identity, watch)?)));
+        let denied: Vec<(u64, Denied)> = denied.collect();
         for (number, denied) in denied {
             self.end(number, ended(Why::Denied, denied.to_string()));
         }
@@ -306,7 +306,7 @@ impl Watching {
                 self.note(plan.parts);
                 // A log without a change for these watches is as much work as one with some.
                 tokio::task::yield_now().await;
-                return None;
+                return self.quiet().is_zero().then(|| self.how_far());
             }
             let need = page_bytes(plan.changes, plan.bytes);
             let charge = match admitted.take() {
@@ -320,12 +320,13 @@ impl Watching {
             match self.caller.admit(need, Instant::now() + WAITS).await {
                 Ok(charge) => admitted = Some(charge),
                 // Others hold it. Waiting costs nothing: the log has what is to be told.
+                Err(_) if self.quiet().is_zero() => return Some(self.how_far()),
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
 
-    /// A plan of the next message. `None`: this member may not tell any more.
+    /// A plan of the next message. `None`: this member has no barrier any more.
     async fn planned(&mut self) -> Option<Plan> {
         if !self.hub.reads_log() {
             return Some(self.plan());
@@ -333,7 +334,7 @@ impl Watching {
         let readers = self.inner.watches.log_readers.clone();
         let turn = readers.acquire_owned().await.ok()?;
         // It waited for its turn.
-        self.may_tell().await.ok()?;
+        self.may_tell(AGE).await.ok()?;
         let plan = self.plan();
         // Those that wait for a turn are no load, and this one lets others go first.
         tokio::task::yield_now().await;
@@ -352,11 +353,7 @@ impl Watching {
             }
             let Some(watch) = self.watches.get(&number) else { continue };
             let Some((work, breaks)) = self.hub.work(number) else { continue };
-            let may = match &identity {
-                Ok(identity) => identity.may(watch.range.need()),
-                Err(denied) => Err(denied.clone()),
-            };
-            if let Err(denied) = may {
+            if let Some(denied) = denied(&identity, watch) {
                 ends.push((number, ended(Why::Denied, denied.to_string())));
                 continue;
             }
@@ -384,6 +381,7 @@ impl Watching {
 
     /// Reads the values of a plan, and makes it a message.
     async fn message(&mut self, plan: Plan, charge: Charge) -> Option<proto::WatchResponse> {
+        let passed = Instant::now();
         let (values, charge) = match values::read(&self.inner.replica, &plan, charge).await {
             Ok(read) => read,
             Err(why) => {
@@ -433,11 +431,20 @@ impl Watching {
         }
         self.inner.metrics.watches().told(count);
         self.caller.answer(charge);
-        let is_due = self.heard.elapsed() >= SHOWS;
-        let through = is_due.then(|| self.through()).flatten();
+        // The hub has gone on since. Where the values took long, how far it is needs a barrier of its own.
+        let may_show = self.heard.elapsed() >= SHOWS && passed.elapsed() < AGE;
+        let through = may_show.then(|| self.through()).flatten();
         if through.is_some() {
             self.heard = Instant::now();
         }
         Some(proto::WatchResponse { parts, through })
+    }
+}
+
+/// Why this caller, as the roles are now, may not have a watch.
+fn denied(identity: &Result<Identity, Denied>, watch: &Watch) -> Option<Denied> {
+    match identity {
+        Ok(identity) => identity.may(watch.range.need()).err(),
+        Err(denied) => Some(denied.clone()),
     }
 }
