@@ -72,6 +72,8 @@ pub(super) struct Plan {
     pub(super) bytes: usize,
     pub(super) changes: usize,
     entries: usize,
+    /// The entry that was looked at last, by the position before it: others may have to be told of the same.
+    latest: Option<(LogId, EntryChanges)>,
     is_full: bool,
 }
 
@@ -79,6 +81,12 @@ impl Plan {
     /// Whether there is no space for more, or enough was looked at.
     pub(super) fn is_full(&self) -> bool {
         self.is_full || self.entries >= ENTRIES || self.parts.len() >= WATCHES
+    }
+
+    /// The plan, once it has all that it gets.
+    pub(super) fn made(mut self) -> Plan {
+        self.latest = None;
+        self
     }
 
     /// Adds what a watch has to be told, as far as there is space.
@@ -119,13 +127,18 @@ impl Plan {
         history: &History<'_>,
     ) -> Result<(), HistoryError> {
         for before in positions {
-            if self.entries >= ENTRIES {
-                break;
-            }
-            self.entries += 1;
-            let entries = history(*before, 1)?;
-            let Some(entry) = entries.first() else { break };
-            if !self.entry(watched, entry, part) {
+            let (behind, entry) = match self.latest.take() {
+                Some(latest) if latest.0 == *before => latest,
+                _ if self.entries >= ENTRIES => break,
+                _ => {
+                    self.entries += 1;
+                    let Some(entry) = history(*before, 1)?.into_iter().next() else { break };
+                    (*before, entry)
+                }
+            };
+            let fits = self.entry(watched, &entry, part);
+            self.latest = Some((behind, entry));
+            if !fits {
                 break;
             }
         }
@@ -248,6 +261,25 @@ mod tests {
         let told = plan.parts.iter().map(|part| part.told).collect::<Vec<_>>();
         assert_eq!(told, [Told { at: id(3), part: None }; 2]);
         assert_eq!((plan.changes, plan.bytes), (3, 6));
+    }
+
+    /// Otherwise a put that thousands watch is decoded for each of them.
+    #[test]
+    fn an_entry_that_many_are_told_of_is_looked_at_once() {
+        let all_entries = log(vec![vec![put("a", 0, 1)], vec![put("b", 0, 1)]]);
+        let looked = std::cell::Cell::new(0);
+        let history = |after: LogId, most: usize| {
+            looked.set(looked.get() + 1);
+            all_entries(after, most)
+        };
+        let (range, mut plan) = (all(), Plan::default());
+        for watch in 0..600 {
+            let work = Work::Entries(vec![id(1)]);
+            plan.add((watch, 0), &watched(&range, None), &work, &history).expect("told");
+        }
+        let plan = plan.made();
+        assert_eq!((plan.changes, plan.parts.len(), looked.get()), (600, 600, 1));
+        assert!(plan.parts.iter().all(|part| part.changes[0].key == "b"));
     }
 
     /// The story: an entry of many large values was told in two messages, and the second began with the first value.

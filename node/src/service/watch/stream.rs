@@ -366,7 +366,7 @@ impl Watching {
         for (number, ended) in ends {
             self.end(number, ended);
         }
-        plan
+        plan.made()
     }
 
     /// Notes how far watches were told.

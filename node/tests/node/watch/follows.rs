@@ -25,7 +25,7 @@ async fn every_member_tells_each_change_once_and_in_order_from_where_the_watch_b
     let (written, last) = write_all(&client, WRITERS, WRITES).await;
     // A deletion of nothing, and a write whose condition does not hold, change nothing.
     client.delete("none").await.expect("written");
-    client.put_if_absent("0/0", "x").await.expect_err("it is there");
+    client.put_if_absent("0/4", "x").await.expect_err("it is there");
     let of_one: Vec<Write> =
         written.iter().filter(|write| write.key.starts_with("1/")).cloned().collect();
     for (number, follower) in followers.iter_mut().enumerate() {
