@@ -8,7 +8,7 @@
 //! - Every 5 seconds the client hears something: how far its watches are, or an empty message while one is not
 //!   told everything. So a client that hears nothing knows that something is broken.
 
-use super::hub::{OfStream, Registered};
+use super::hub::{OfStream, Registered, Work};
 use super::plan::{Part, Plan, Planned, WATCHES, Watched};
 use super::ranges::Range;
 use super::{Held, Inner, Message, ended, position, untold, values};
@@ -329,20 +329,21 @@ impl Watching {
     /// A plan of the next message. `None`: this member has no barrier any more.
     async fn planned(&mut self) -> Option<Plan> {
         if !self.hub.reads_log() {
-            return Some(self.plan());
+            return Some(self.plan(false));
         }
         let readers = self.inner.watches.log_readers.clone();
         let turn = readers.acquire_owned().await.ok()?;
-        // It waited for its turn.
-        self.may_tell(AGE).await.ok()?;
-        let plan = self.plan();
+        // It waited for its turn. Mostly the barrier is still new enough.
+        self.may_tell(PATIENCE).await.ok()?;
+        let plan = self.plan(true);
         // Those that wait for a turn are no load, and this one lets others go first.
         tokio::task::yield_now().await;
         drop(turn);
         Some(plan)
     }
 
-    fn plan(&mut self) -> Plan {
+    /// Those that read the log are left out unless it is their turn.
+    fn plan(&mut self, reads_log: bool) -> Plan {
         let replica = self.inner.replica.clone();
         let history = |after: LogId, most: usize| replica.applied_changes(after, most);
         let identity = self.session.identity();
@@ -353,6 +354,9 @@ impl Watching {
             }
             let Some(watch) = self.watches.get(&number) else { continue };
             let Some((work, breaks)) = self.hub.work(number) else { continue };
+            if !reads_log && matches!(work, Work::Behind(_)) {
+                continue;
+            }
             if let Some(denied) = denied(&identity, watch) {
                 ends.push((number, ended(Why::Denied, denied.to_string())));
                 continue;
