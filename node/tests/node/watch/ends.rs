@@ -26,33 +26,36 @@ async fn asked(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_from_before_what_is_kept_says_from_where_another_one_may_begin() {
-    let cluster = Cluster::start(1, "64MiB", "watch.retain_time = \"1s\"\n").await;
+    let cluster = Cluster::start(1, "64MiB", "watch.retain_bytes = \"1MiB\"\n").await;
     let client = cluster.client();
     let mut follower = Follower::new(&cluster.endpoints(), prefix("")).begun().await;
-    let first = client.put("a", "1").await.expect("written").version.0;
-    follower.until(first).await;
-    let from = follower.through.expect("a position");
-    client.put("a", "2").await.expect("written");
-    let compacted = async || match asked(&cluster, from).await {
-        Ok(_) => None,
-        Err(ended) => Some(ended),
-    };
+    let (mut from, mut last) = (None, 0);
+    for number in 0..8 {
+        let value = vec![number; 256 << 10];
+        last = client.put("a", value).await.expect("written").version.0;
+        follower.until(last).await;
+        from = from.or(follower.through);
+    }
+    let from = from.expect("a position");
+    let compacted = async || asked(&cluster, from).await.err();
     let ended = cluster.until("what followed is not kept any more", compacted).await;
     assert_eq!(ended.why(), Why::Compacted, "{ended:?}");
     let (oldest, now) = (ended.oldest.expect("the oldest"), ended.now.expect("now"));
-    assert!(from.index < oldest.index && oldest.index <= now.index, "{ended:?}");
-    // As the message says: the state, and then what follows it. More is let go meanwhile.
-    let listed = client.list(ListOptions::prefix("")).await.expect("listed").items;
-    assert_eq!(listed.iter().map(|item| &item.value[..]).collect::<Vec<_>>(), [b"2"]);
-    let again = async || {
-        let now = asked(&cluster, from).await.err()?.now?;
-        asked(&cluster, now).await.is_ok().then_some(())
+    assert!(from.index < oldest.index && oldest.index < last && last <= now.index, "{ended:?}");
+    let begins = async || {
+        // More may have been let go since.
+        let oldest = asked(&cluster, from).await.err()?.oldest?;
+        asked(&cluster, oldest).await.ok().filter(|at| *at == oldest)
     };
-    cluster.until("a watch begins behind the state", again).await;
+    cluster.until("a watch begins where it was told to", begins).await;
+    // As the message says: the state, and then what follows it.
+    let listed = client.list(ListOptions::prefix("")).await.expect("listed").items;
+    assert_eq!(listed.iter().map(|item| item.version.0).collect::<Vec<_>>(), [last]);
+    assert_eq!(asked(&cluster, now).await, Ok(now));
     // Who follows closely needs nothing of what is kept.
-    let last = client.put("a", "3").await.expect("written").version.0;
+    last = client.put("a", "small").await.expect("written").version.0;
     follower.until(last).await;
-    assert_eq!(follower.told().len(), 3);
+    assert_eq!(follower.changes.len(), 9);
     assert!(follower.moved.is_empty(), "{:?}", follower.moved);
 }
 

@@ -1,10 +1,8 @@
 //! Clients that watch everything and take nothing.
 
-use super::{Follower, prefix};
+use super::{Follower, Watches, prefix, until_open};
 use crate::metrics::metrics;
-use crate::support::raw::Raw;
 use crate::support::{Cluster, SLOW_ELECTIONS};
-use cairn_client::proto::{self, watch_request};
 
 const MIB: u64 = 1 << 20;
 /// What answers on their way out may take: `limits.max_read_bytes`.
@@ -43,17 +41,13 @@ async fn clients_that_take_nothing_cost_the_budget_at_most_and_others_miss_nothi
     let mut follower = Follower::new(&cluster.endpoints(), prefix("")).begun().await;
     let idle = cluster.memory(0);
     cluster.forget_peak(0);
-    let range = Some(prefix(""));
-    let begin = proto::WatchBegin { id: 1, range, after: None, keys_only: false };
-    let begin = proto::WatchRequest { kind: Some(watch_request::Kind::Begin(begin)) };
-    let stalled: Vec<Raw> = (0..STALLED)
-        .map(|_| {
-            let mut raw = Raw::connect(&cluster.endpoints()[0]);
-            raw.call("Watch", &begin, false);
-            raw
-        })
-        .collect();
-    super::until_open(&cluster, STALLED + 1).await;
+    let mut stalled = Vec::new();
+    for _ in 0..STALLED {
+        let watches = Watches::open(&cluster.endpoints()[0]).await.expect("it listens");
+        watches.begin(1, prefix(""), None);
+        stalled.push(watches);
+    }
+    until_open(&cluster, STALLED + 1).await;
     put_all(&cluster, Some(&mut follower)).await;
     assert_eq!(follower.changes.len(), PUTS);
     // A connection that takes nothing while others wait for memory may be closed, too.
@@ -66,5 +60,5 @@ async fn clients_that_take_nothing_cost_the_budget_at_most_and_others_miss_nothi
     println!("idle {} MiB, peak {} MiB, at most {}", idle / MIB, peak / MIB, most / MIB);
     assert!(peak <= most, "{} MiB, at most {} MiB", peak / MIB, most / MIB);
     drop(stalled);
-    super::until_open(&cluster, 1).await;
+    until_open(&cluster, 1).await;
 }
