@@ -228,7 +228,7 @@ mod tests {
         let entries = (1..).zip(entries);
         let log: Vec<_> =
             entries.map(|(index, changes)| EntryChanges { id: id(index), changes }).collect();
-        move |after, most| {
+        move |after: LogId, most: usize| {
             let behind = log.iter().filter(|entry| entry.id.index > after.index);
             Ok(behind.take(most).cloned().collect())
         }
@@ -240,7 +240,9 @@ mod tests {
 
     fn keys(plan: &Plan) -> Vec<(u64, String)> {
         let changes = plan.parts.iter().flat_map(|part| {
-            part.changes.iter().map(|change| (part.watch, change.key.escape_ascii().to_string()))
+            part.changes
+                .iter()
+                .map(move |change| (part.watch, change.key.escape_ascii().to_string()))
         });
         changes.collect()
     }

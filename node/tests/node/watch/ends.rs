@@ -30,7 +30,7 @@ async fn a_watch_from_before_what_is_kept_says_from_where_another_one_may_begin(
     let client = cluster.client();
     let mut follower = Follower::new(&cluster.endpoints(), prefix("")).begun().await;
     let (mut from, mut last) = (None, 0);
-    for number in 0..8 {
+    for number in 0..8_u8 {
         let value = vec![number; 256 << 10];
         last = client.put("a", value).await.expect("written").version.0;
         follower.until(last).await;
