@@ -76,7 +76,7 @@ bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, Unsaf
 bounded_by_their_length!(ChangeMembersResponse, SetModeResponse, MoveLeaderResponse, DrainResponse);
 bounded_by_their_length!(BackupPart);
 // A watch begins or ends: there is one of either.
-bounded_by_their_length!(WatchRequest, WatchResponse);
+bounded_by_their_length!(WatchRequest);
 
 impl Bounded for proto::BackupRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {
