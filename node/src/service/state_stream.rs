@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn all_is_sent_in_order_and_the_view_ends_with_it() {
         let (reading, view) = numbers(5);
-        let (parts, mut taken) = mpsc::channel(1);
+        let (parts, mut taken) = mpsc::channel::<Result<u32, Status>>(1);
         let takes = async {
             let mut found = Vec::new();
             while found.len() < 6 {

@@ -40,7 +40,7 @@ async fn every_member_tells_each_change_once_and_in_order_from_where_the_watch_b
     let after = after.and_then(|change| change.at).expect("told");
     for (endpoint, term) in [(&endpoints[1], after.term), (&endpoints[2], 0)] {
         let at = proto::Position { term, index: middle };
-        let mut later = Follower::new(&[endpoint.clone()], prefix("")).after(at);
+        let mut later = Follower::new(std::slice::from_ref(endpoint), prefix("")).after(at);
         later.until(last).await;
         let expected = written.iter().filter(|write| write.index > middle);
         assert!(later.told().iter().eq(expected), "{:?}", later.told());
