@@ -127,13 +127,13 @@ fn a_lost_change_is_found_by_its_answer_by_a_read_and_by_another_watch() {
         watch.marks.push(Mark { told: 3, through: position(12), when: 130 });
     });
     let alone = [history(), vec![open()]].concat();
-    assert_eq!(details(alone.clone(), &[], &[lost.clone()]), Vec::<String>::new());
+    assert_eq!(details(alone.clone(), &[], std::slice::from_ref(&lost)), Vec::<String>::new());
     let read = Record {
         action: Action::Get(0),
         outcome: Outcome::Found(Some((4, 11))),
         ..write(&[], 120, Outcome::Unknown)
     };
-    let with_read = details([alone.clone(), vec![read]].concat(), &[], &[lost.clone()]);
+    let with_read = details([alone.clone(), vec![read]].concat(), &[], std::slice::from_ref(&lost));
     assert!(with_read.iter().any(|one| one.contains("did not tell")), "{with_read:?}");
     let other = Watched { watcher: 8, ..watch([all(), vec![told(11, put(4), None)]].concat()) };
     let with_other = details(alone, &[], &[other, lost]);
@@ -326,7 +326,7 @@ fn a_watch_is_compacted_only_before_the_oldest_and_none_is_discarded() {
     wrong(ended(8, 7), "ends at");
     let refused = Watched { began: None, ..ended(2, 9) };
     let refused = Watched { told: Vec::new(), marks: Vec::new(), ..refused };
-    assert_eq!(details(history(), &[], &[refused.clone()]), Vec::<String>::new());
+    assert_eq!(details(history(), &[], std::slice::from_ref(&refused)), Vec::<String>::new());
     wrong(Watched { begins: Begins::Kept(position(2)), ..refused }, "ends at");
     wrong(after(|watch| watch.end = Some((End::Discarded, 90))), "discarded");
 }
