@@ -188,6 +188,12 @@ impl Stub {
 /// within this size.
 const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
+/// What a node may send of an answer, and on a connection, before it is taken. A scan that nobody takes fills its own
+/// window. A node has at most four scans and two backups of one client open: they leave a part of the connection's
+/// window to other answers. Multiplexed streams and those of watches are taken at once.
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+const WINDOW_BYTES: u32 = 16 << 20;
+
 /// How the transport library names HTTP/2's error INADEQUATE_SECURITY.
 const WANTS_TLS: &str = "security properties do not meet minimum requirements";
 
@@ -275,6 +281,8 @@ impl Node {
         let endpoint = endpoint
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .tcp_keepalive(Some(options.keepalive_interval))
             .http2_keep_alive_interval(options.keepalive_interval)
             .keep_alive_timeout(options.keepalive_timeout)

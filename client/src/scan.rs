@@ -69,6 +69,9 @@ impl Client {
     /// linearizable read, or as old as [`Client::with_max_staleness`] allows; [`Client::list_all`] reads each page
     /// at an index of its own.
     ///
+    /// What has arrived and was not taken is in memory: one piece, of 1 MiB or one value, and what is on the way, up to
+    /// 2 MiB more. A client has at most four scans of a node open; other requests go on beside them.
+    ///
     /// ```no_run
     /// # async fn example(client: cairn_client::Client) -> Result<(), cairn_client::Error> {
     /// use cairn_client::Range;

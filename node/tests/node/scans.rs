@@ -39,11 +39,21 @@ async fn rest(mut scan: Scan) -> (usize, Option<Error>) {
     }
 }
 
+/// A metric of a node.
+fn metric(cluster: &Cluster, node: usize, name: &str) -> u64 {
+    let text = metrics(cluster, node);
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.expect("a metric").trim().parse().expect("a number")
+}
+
 /// Scans that are open at a node.
 fn open(cluster: &Cluster, node: usize) -> u64 {
-    let text = metrics(cluster, node);
-    let line = text.lines().find_map(|line| line.strip_prefix("cairn_scans "));
-    line.expect("a metric").trim().parse().expect("a number")
+    metric(cluster, node, "cairn_scans ")
+}
+
+/// Connections of clients to the first node.
+fn connections(cluster: &Cluster) -> u64 {
+    metric(cluster, 0, "cairn_connections{port=\"client\"} ")
 }
 
 async fn until_open(cluster: &Cluster, scans: u64) {
@@ -121,11 +131,16 @@ async fn a_scan_shows_one_moment_at_every_member_while_others_write() {
     }
 }
 
+/// The story: three scans that nobody took filled the window of their client's connection. No other answer came over it,
+/// so the client opened another one, and had four scans more.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_that_stop_keep_few_scans_open_and_others_are_served() {
     let cluster = Cluster::start(1, "64MiB", "").await;
     let (greedy, other) = (cluster.client(), cluster.client());
     fill(&greedy).await;
+    assert_eq!(other.count(..).await, Ok(LARGE as u64));
+    let each_has_one = async || (connections(&cluster) == 2).then_some(());
+    cluster.until("one connection of each client", each_has_one).await;
     let mut unread = Vec::new();
     for _ in 0..4 {
         unread.push(greedy.scan(..).await.expect("begun"));
@@ -139,6 +154,7 @@ async fn readers_that_stop_keep_few_scans_open_and_others_are_served() {
     assert_eq!(other.count(..).await, Ok(LARGE as u64));
     let (keys, error) = rest(other.scan(..).await.expect("begun")).await;
     assert_eq!((keys, error), (LARGE, None));
+    assert_eq!(connections(&cluster), 2, "none took the place of another");
     drop(unread);
     until_open(&cluster, 0).await;
     let (keys, error) = rest(greedy.scan(..).await.expect("begun")).await;
