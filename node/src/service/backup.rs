@@ -97,7 +97,7 @@ pub(super) async fn backup(
         at: At::Head(head),
         _permit: permit,
     };
-    let bounds = Bounds { longest: None, takes_within: TAKES_WITHIN, way_out: WAY_OUT };
+    let bounds = Bounds { longest: None, takes_within: TAKES_WITHIN, yields: 1, way_out: WAY_OUT };
     Ok(state_stream::send(sending, bounds, engine.clone(), inner.stopping.clone()))
 }
 

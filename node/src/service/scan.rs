@@ -28,6 +28,8 @@ const PIECE_KEYS: usize = 8192;
 const WALK_KEYS: usize = 16_384;
 /// How long a scan may last.
 const LONGEST: Duration = Duration::from_secs(300);
+/// Scans end before backups do, since they are begun again with less loss.
+const YIELDS: u64 = 2;
 /// What whoever scans can do where space is scarce.
 const WAY_OUT: &str =
     "scan when less is written, take what is sent faster, scan less at once, or list page by page";
@@ -93,7 +95,12 @@ pub(super) async fn scan(
         at: At::Position(at.unwrap_or_default()),
         _open: open,
     };
-    let bounds = Bounds { longest: Some(LONGEST), takes_within: TAKES_WITHIN, way_out: WAY_OUT };
+    let bounds = Bounds {
+        longest: Some(LONGEST),
+        takes_within: TAKES_WITHIN,
+        yields: YIELDS,
+        way_out: WAY_OUT,
+    };
     Ok(state_stream::send(scanning, bounds, engine.clone(), inner.stopping.clone()))
 }
 

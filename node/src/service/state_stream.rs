@@ -63,6 +63,8 @@ pub(super) struct Bounds {
     pub(super) longest: Option<Duration>,
     /// How long its receiver may take nothing.
     pub(super) takes_within: Duration,
+    /// By how much it is the first to end where space is scarce: what all views keep together is taken this many times.
+    pub(super) yields: u64,
     /// What to do if the state keeps too much space.
     pub(super) way_out: &'static str,
 }
@@ -76,7 +78,7 @@ pub(super) fn send<R: Reading>(
 ) -> Parts<R::Part> {
     let (parts, taken) = mpsc::channel(1);
     tokio::spawn(async move {
-        let space = || check_space(&engine, bounds.way_out);
+        let space = || check_space(&engine, bounds);
         if let Err(ended) = send_to(reading, bounds, space, &parts).await {
             // The last piece may still wait. Nobody listens any more if this fails.
             let _ = parts.send(Err(ended)).await;
@@ -148,20 +150,22 @@ fn too_long(lasts: Duration, longest: Option<Duration>) -> Result<(), Status> {
     }
 }
 
-fn check_space(engine: &Engine, way_out: &str) -> Result<(), Status> {
+/// The engine tells what all views keep together, not what each does.
+fn check_space(engine: &Engine, bounds: Bounds) -> Result<(), Status> {
     let status = engine.status();
     let space = status.space;
-    if !keeps_too_much(space.dead_viewed, space.free + space.reserve, status.data_bytes) {
+    let (free, area) = (space.free + space.reserve, status.data_bytes);
+    if !keeps_too_much(space.dead_viewed, bounds.yields, free, area) {
         return Ok(());
     }
     Err(Status::resource_exhausted(format!(
-        "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: {way_out}",
-        space.dead_viewed, space.free
+        "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: {}",
+        space.dead_viewed, space.free, bounds.way_out
     )))
 }
 
-fn keeps_too_much(kept: u64, free: u64, area: u64) -> bool {
-    free < area / SCARCE_PART && kept > free
+fn keeps_too_much(kept: u64, yields: u64, free: u64, area: u64) -> bool {
+    free < area / SCARCE_PART && kept.saturating_mul(yields) > free
 }
 
 /// What a key with its value takes in a piece.
@@ -205,7 +209,7 @@ mod tests {
     }
 
     const LONG: Bounds =
-        Bounds { longest: None, takes_within: Duration::from_secs(3600), way_out: "" };
+        Bounds { longest: None, takes_within: Duration::from_secs(3600), yields: 1, way_out: "" };
 
     #[tokio::test]
     async fn all_is_sent_in_order_and_the_view_ends_with_it() {
@@ -262,8 +266,23 @@ mod tests {
         for (kept, free, ends) in
             [(0, 0, false), (60, 20, true), (20, 60, false), (49, 51, false), (51, 49, true)]
         {
-            assert_eq!(keeps_too_much(kept, free, 1000), ends, "{kept} kept, {free} free");
+            assert_eq!(keeps_too_much(kept, 1, free, 1000), ends, "{kept} kept, {free} free");
         }
-        assert!(!keeps_too_much(500, 200, 1000), "much is free");
+        assert!(!keeps_too_much(500, 1, 200, 1000), "much is free");
+    }
+
+    /// The story: a scan that nobody took kept the space, and a backup that was nearly done ended for it.
+    #[test]
+    fn a_scan_ends_before_a_backup_does_whichever_of_them_keeps_the_space() {
+        for (kept, free, scan, backup) in [
+            (20, 60, false, false),
+            (31, 60, true, false),
+            (60, 60, true, false),
+            (61, 60, true, true),
+        ] {
+            let ends = |yields| keeps_too_much(kept, yields, free, 1000);
+            assert_eq!((ends(2), ends(1)), (scan, backup), "{kept} kept, {free} free");
+        }
+        assert!(keeps_too_much(u64::MAX, 2, 60, 1000), "more than a number holds");
     }
 }
