@@ -146,6 +146,22 @@ async fn a_value_that_cannot_be_read_and_a_role_that_was_taken_away_are_told_as_
     assert_eq!(errors, expected);
 }
 
+/// The story: a count that was longer than a node lets one last was begun again and again until its deadline.
+#[tokio::test]
+async fn a_count_that_a_node_refuses_ends_at_once_and_one_that_lacks_space_is_begun_again() {
+    let (_, node, client) = five().await;
+    let status = |reason: Reason| {
+        let detail = proto::ErrorDetail { reason: reason as i32, ..Default::default() };
+        detail.into_status(tonic::Code::Unknown, "so it is")
+    };
+    let asked = || node.scans.lock().unwrap().len();
+    node.sends([Sends::Until(1, status(Reason::Refused))]);
+    let refused = client.count(..).await;
+    assert_eq!((refused, asked()), (Err(Error::Refused { message: "so it is".into() }), 1));
+    node.sends([Sends::Until(1, status(Reason::Overloaded))]);
+    assert_eq!((client.count(..).await, asked()), (Ok(7), 3));
+}
+
 fn item(key: &'static str) -> proto::KeyValue {
     proto::KeyValue { key: key.into(), value: "v".into(), version: 11 }
 }

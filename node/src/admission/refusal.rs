@@ -18,6 +18,8 @@ const FULL_RETRY_MS: u64 = 1000;
 const OVERLOADED_RETRY_MS: u64 = 20;
 /// Retry delay for a client that found too many scans open.
 const SCANS_RETRY_MS: u64 = 100;
+/// Retry delay for a client whose scan or backup kept too much space.
+const SPACE_RETRY_MS: u64 = 1000;
 /// The longest sentence of a refusal, in bytes.
 const MESSAGE_BYTES: usize = 4 << 10;
 
@@ -138,6 +140,16 @@ pub(crate) fn scans_overloaded(who: &str, open: usize) -> Status {
     let message = format!(
         "overloaded: {who} {open} scans of this node open, which is the most; end one, ask another member, or retry after \
          {SCANS_RETRY_MS} ms"
+    );
+    detail.into_status(Code::ResourceExhausted, message)
+}
+
+/// The end of a state that is sent where space is scarce: how many bytes all views keep, and how many are free.
+pub(crate) fn keeps_too_much_space(kept: u64, free: u64, way_out: &str) -> Status {
+    let detail = ErrorDetail { retry_after_ms: SPACE_RETRY_MS, ..detail(Reason::Overloaded) };
+    let message = format!(
+        "the state keeps {kept} bytes of the data area that were deleted or overwritten meanwhile, and only {free} are free: \
+         {way_out}"
     );
     detail.into_status(Code::ResourceExhausted, message)
 }

@@ -7,6 +7,7 @@
 //! it took.
 
 use super::Stop;
+use crate::admission::refusal;
 use bytes::Bytes;
 use cairn_engine::Engine;
 use cairn_raft::Item;
@@ -143,7 +144,7 @@ fn not_taken(within: Duration) -> Status {
 fn too_long(lasts: Duration, longest: Option<Duration>) -> Result<(), Status> {
     match longest.filter(|longest| lasts >= *longest) {
         None => Ok(()),
-        Some(longest) => Err(Status::deadline_exceeded(format!(
+        Some(longest) => Err(refusal::refused(format!(
             "the state was sent for {} s, which is the most: ask for less at once, take what is sent faster, or list page by page",
             longest.as_secs()
         ))),
@@ -158,10 +159,7 @@ fn check_space(engine: &Engine, bounds: Bounds) -> Result<(), Status> {
     if !keeps_too_much(space.dead_viewed, bounds.yields, free, area) {
         return Ok(());
     }
-    Err(Status::resource_exhausted(format!(
-        "the state keeps {} bytes of the data area that were deleted or overwritten meanwhile, and only {} are free: {}",
-        space.dead_viewed, space.free, bounds.way_out
-    )))
+    Err(refusal::keeps_too_much_space(space.dead_viewed, space.free, bounds.way_out))
 }
 
 fn keeps_too_much(kept: u64, yields: u64, free: u64, area: u64) -> bool {
@@ -176,6 +174,8 @@ pub(super) fn bytes_of(item: &Item) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_client::proto::ErrorDetail;
+    use cairn_client::proto::error_detail::Reason;
     use std::sync::Arc;
     use tonic::Code;
 
@@ -255,9 +255,20 @@ mod tests {
         let (code, why) = end(Bounds { takes_within: brief, ..LONG }, || Ok(())).await;
         assert!(code == Code::DeadlineExceeded && why.contains("nothing was taken"), "{why}");
         let (code, why) = end(Bounds { longest: Some(Duration::ZERO), ..LONG }, || Ok(())).await;
-        assert!(code == Code::DeadlineExceeded && why.contains("list page by page"), "{why}");
+        assert!(code == Code::FailedPrecondition && why.contains("list page by page"), "{why}");
         let (code, _) = end(LONG, || Err(Status::resource_exhausted("scarce"))).await;
         assert_eq!(code, Code::ResourceExhausted);
+    }
+
+    /// The story: the client took the end of a scan for a broken connection, opened another one and avoided the node.
+    #[test]
+    fn an_end_that_the_node_decides_is_none_of_the_connection() {
+        let reason = |ended: Status| ErrorDetail::of(&ended).map(|detail| detail.reason());
+        let longest = Duration::from_secs(300);
+        let ended = too_long(longest, Some(longest)).expect_err("it was long");
+        assert_eq!(reason(ended), Some(Reason::Refused), "the same would last as long");
+        let ended = refusal::keeps_too_much_space(60, 20, "take it faster");
+        assert_eq!(reason(ended), Some(Reason::Overloaded));
     }
 
     /// The story: of an area of which nine tenths were live, a backup kept the last tenth from being free.
