@@ -139,6 +139,9 @@ pub enum Error {
     ScanBroken {
         /// How many keys had arrived.
         received: u64,
+        /// Whether the node sent what is no scan of the range: a key twice, keys out of order, or another number of keys
+        /// than it counted. That is an error in the node, or it is none of Cairn: report it.
+        breach: bool,
         /// Why it ended.
         last_error: String,
         /// The system's error below, if there is one.

@@ -231,9 +231,9 @@ impl Scan {
             }
             Some(Some(Kind::End(end))) if end.keys == self.received => Ok(false),
             Some(Some(Kind::End(end))) => {
-                Err(self.broken(format!("the node counted {} keys", end.keys)))
+                Err(self.breach(format!("the node counted {} keys", end.keys)))
             }
-            Some(_) => Err(self.broken("the node sent what is no part of a scan")),
+            Some(_) => Err(self.breach("the node sent what is no part of a scan")),
             None => Err(self.broken("the node stopped")),
         }
     }
@@ -241,14 +241,14 @@ impl Scan {
     /// Checks that there are keys, and that they are the next ones of the range.
     fn check(&self, items: &[proto::KeyValue]) -> Result<(), Error> {
         if items.is_empty() {
-            return Err(self.broken("the node sent a part without a key"));
+            return Err(self.breach("the node sent a part without a key"));
         }
         let proto::Range { start, end } = &self.range;
         let mut last = self.last.as_ref();
         for item in items {
             let within = item.key >= *start && (end.is_empty() || item.key < *end);
             if !within || last.is_some_and(|last| item.key <= *last) {
-                return Err(self.broken("the node sent keys out of order, or of another range"));
+                return Err(self.breach("the node sent keys out of order, or of another range"));
             }
             last = Some(&item.key);
         }
@@ -266,7 +266,13 @@ impl Scan {
 
     fn broken(&self, why: impl Into<Why>) -> Error {
         let Why { text: last_error, source } = why.into();
-        Error::ScanBroken { received: self.received, last_error, source }
+        Error::ScanBroken { received: self.received, breach: false, last_error, source }
+    }
+
+    /// The error of a scan of which the node sent what it must not.
+    fn breach(&self, why: impl Into<Why>) -> Error {
+        let Why { text: last_error, source } = why.into();
+        Error::ScanBroken { received: self.received, breach: true, last_error, source }
     }
 }
 

@@ -109,7 +109,8 @@ async fn a_scan_that_ends_early_is_an_error_and_goes_on_nowhere() {
         node.sends([sends.clone()]);
         let mut scan = client.scan(Range::prefix("p/")).await.unwrap();
         let (keys, error) = taken(&mut scan).await;
-        let Some(Error::ScanBroken { received, last_error, .. }) = error.clone() else {
+        let Some(Error::ScanBroken { received, breach: false, last_error, .. }) = error.clone()
+        else {
             panic!("{sends:?}: {error:?}");
         };
         assert_eq!(received, keys.len() as u64, "{sends:?}");
@@ -191,12 +192,16 @@ async fn what_is_no_scan_of_the_range_is_never_taken_for_one() {
         let mut scan = client.scan(Range::prefix("p/")).await.unwrap();
         let (found, error) = taken(&mut scan).await;
         assert_eq!(found.len(), keys, "{kinds:?}");
-        assert!(matches!(error, Some(Error::ScanBroken { .. })), "{kinds:?}: {error:?}");
+        assert!(
+            matches!(error, Some(Error::ScanBroken { breach: true, .. })),
+            "{kinds:?}: {error:?}"
+        );
     }
     for first in [vec![at(), items(&["o"])], vec![at(), items(&[])], vec![at(), end(1)]] {
         node.sends([Sends::These(first.clone())]);
         let broken = client.scan(Range::prefix("p/")).await;
-        assert!(matches!(broken, Err(Error::ScanBroken { received: 0, .. })), "{first:?}");
+        let breach = matches!(broken, Err(Error::ScanBroken { received: 0, breach: true, .. }));
+        assert!(breach, "{first:?}");
     }
     node.sends([Sends::These(vec![at(), items(&["p/0"])])]);
     let counted = client.count(..).await;

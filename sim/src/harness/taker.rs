@@ -199,11 +199,12 @@ impl Taker {
     }
 
     /// Scans all keys of whichever member answers. A scan that arrives to its end is judged like any other state.
-    async fn scan(&mut self) {
+    /// Returns whether it has.
+    async fn scan(&mut self) -> bool {
         let asked = self.cluster.trace.now();
         let mut scan = match self.client.scan(..).await {
             Ok(scan) => scan,
-            Err(error) => return self.cluster.trace.event(format!("no scan begins: {error}")),
+            Err(error) => return self.scan_ends("no scan begins", &error),
         };
         // Its index was known before.
         let (begun, index) = (self.cluster.trace.now(), scan.position().index);
@@ -213,14 +214,18 @@ impl Taker {
                 Ok(Ok(Some(item))) => item,
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => {
-                    return self.cluster.trace.event(format!("the scan of {index} ends: {error}"));
+                    return self.scan_ends(&format!("the scan of {index} ends"), &error);
                 }
-                Err(_) => return self.cluster.trace.event(format!("the scan of {index} hangs")),
+                Err(_) => {
+                    self.cluster.trace.event(format!("the scan of {index} hangs"));
+                    return false;
+                }
             };
             let Some(at) = decode_key(&item.key) else { continue };
             let Some(value) = decode_value(&item.value) else {
                 let detail = format!("the scan of {index}: no client put the value of key {at:?}");
-                return self.cluster.violation(Violation::new(state::NAME, detail));
+                self.cluster.violation(Violation::new(state::NAME, detail));
+                return false;
             };
             keys.insert(at, (value, item.version.0));
             if self.rng.random_ratio(1, PAUSED_ONE_IN) {
@@ -231,6 +236,27 @@ impl Taker {
         self.cluster.trace.event(format!("{} keys scanned of {index}", keys.len()));
         self.cluster.count_event(SCANNED);
         self.cluster.states.keep(SentState { asked, begun, index, keys }, std::iter::empty());
+        true
+    }
+
+    /// A scan that did not arrive to its end. No fault of a network or of a disk makes a node send a key twice, keys out
+    /// of order, or another number of them than it counted.
+    fn scan_ends(&self, what: &str, error: &Error) -> bool {
+        let ends = format!("{what}: {error}");
+        if matches!(error, Error::ScanBroken { breach: true, .. }) {
+            self.cluster.violation(Violation::new(state::NAME, ends.clone()));
+        }
+        self.check_readable(&ends, error);
+        self.cluster.trace.event(ends);
+        false
+    }
+
+    /// The view of a state keeps its values from being overwritten.
+    fn check_readable(&self, ends: &str, error: &Error) {
+        let unreadable = matches!(error, Error::ValueUnreadable { .. });
+        if unreadable && self.cluster.atlas.victims().is_empty() {
+            self.cluster.violation(Violation::new(READABLE, ends.to_owned()));
+        }
     }
 
     /// Asks the member of a slot: for what changed since the last state that was taken, or for
@@ -312,11 +338,7 @@ impl Taker {
                 Ok(Ok(None)) => return true,
                 Ok(Err(error)) => {
                     let ends = format!("the state of node {slot} ends: {error}");
-                    // The view of a state keeps its values from being overwritten.
-                    let unreadable = matches!(error, Error::ValueUnreadable { .. });
-                    if unreadable && self.cluster.atlas.victims().is_empty() {
-                        self.cluster.violation(Violation::new(READABLE, ends.clone()));
-                    }
+                    self.check_readable(&ends, &error);
                     self.cluster.trace.event(ends);
                     return false;
                 }
@@ -394,7 +416,7 @@ pub(super) fn start(
 }
 
 /// After the faults each member sends its state, all and what changed, if the plan has somebody who takes
-/// it. Nobody writes any more, so each state is compared with what the members have.
+/// it, and one of them a scan of all keys. Nobody writes any more, so each state is compared with what the members have.
 pub(super) async fn all_send(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), String> {
     let takes = cluster.plan.takes_states && !cluster.decided();
     let Some(host) = hosts.last().filter(|_| takes) else { return Ok(()) };
@@ -410,8 +432,22 @@ pub(super) async fn all_send(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Re
                 }
             }
         }
+        if !scans(&mut taker).await {
+            cluster.violation(Violation::new(LIVENESS, "no scan of all keys arrives"));
+        }
     });
     taking.await.map_err(|error| format!("whoever takes the states at the end: {error}"))
+}
+
+/// Whether a scan of all keys arrives to its end, when it is asked for a few times.
+async fn scans(taker: &mut Taker) -> bool {
+    for _ in 0..ATTEMPTS {
+        if taker.scan().await {
+            return true;
+        }
+        tokio::time::sleep(BETWEEN).await;
+    }
+    false
 }
 
 /// Whether the member sends its state to the end, when it is asked a few times.

@@ -287,7 +287,7 @@ impl Recorder {
         if matches!(error, Error::ValueUnreadable { .. }) {
             self.timeline.event(format_args!("unreadable: {error}"));
             self.kept.lock().unreadable.push(error.to_string());
-        } else if !error.is_transient() {
+        } else if !error.is_transient() || matches!(error, Error::ScanBroken { breach: true, .. }) {
             self.surprise(format!("{error} ({error:?})"));
         }
         Outcome::NoEffect
