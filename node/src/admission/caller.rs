@@ -81,6 +81,21 @@ impl Caller {
         })
     }
 
+    /// The same, for whoever asks again; `None` if none came free within this time.
+    pub(crate) async fn admit_within(
+        &self,
+        bytes: usize,
+        wait: Duration,
+    ) -> Result<Option<Charge>, Status> {
+        match self.reads.admit(bytes, Instant::now() + wait).await {
+            Ok(charge) => Ok(Some(charge)),
+            Err(NotAdmitted::Late) => Ok(None),
+            Err(NotAdmitted::Crowded) => {
+                Err(refusal::reads_overloaded("too many reads wait for memory"))
+            }
+        }
+    }
+
     /// Hands over the charge of an answer that goes out.
     pub(crate) fn answer(&self, charge: Charge) {
         if let Some(outbox) = &self.outbox {

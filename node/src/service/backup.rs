@@ -5,7 +5,7 @@
 //! by an entry that is not in this member's log. What else ends a stream is in [`super::state_stream`].
 
 use super::state_stream::{
-    self, Bounds, COPIES, LEAST_BYTES, Next, PIECE_BYTES, Reading, TAKES_WITHIN, bytes_of,
+    self, Bounds, COPIES, Memory, Next, PIECE_BYTES, Reading, TAKES_WITHIN, bytes_of,
 };
 use super::{Inner, read};
 use crate::access::{Denied, Identity, Need, Principal, Session};
@@ -19,7 +19,6 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 use tonic::Status;
 
 /// Streams of one node that are open at once.
@@ -40,6 +39,7 @@ struct Sending {
     held: Vec<(LogId, Bytes)>,
     after: Option<Bytes>,
     keys: u64,
+    memory: Memory,
     at: At,
     _permit: OwnedSemaphorePermit,
 }
@@ -94,6 +94,7 @@ pub(super) async fn backup(
         held: held.collect(),
         after: None,
         keys: 0,
+        memory: Memory::new(),
         at: At::Head(head),
         _permit: permit,
     };
@@ -132,31 +133,34 @@ impl Reading for Sending {
     type Part = proto::BackupPart;
 
     async fn next(&mut self) -> Result<Next<proto::BackupPart>, Status> {
-        let kind = match std::mem::replace(&mut self.at, At::Keys) {
-            At::Head(head) => backup_part::Kind::Head(head),
-            At::Keys => self.keys().await?,
+        let next = match std::mem::replace(&mut self.at, At::Keys) {
+            At::Head(head) => Next::Part(backup_part::Kind::Head(head)),
+            At::Keys => self.keys().await?.map(backup_part::Kind::Items),
             At::End => {
                 self.at = At::Nothing;
-                backup_part::Kind::End(proto::BackupEnd { keys: self.keys })
+                Next::Part(backup_part::Kind::End(proto::BackupEnd { keys: self.keys }))
             }
             At::Nothing => {
                 self.at = At::Nothing;
-                return Ok(Next::End);
+                Next::End
             }
         };
-        Ok(Next::Part(proto::BackupPart { kind: Some(kind) }))
+        Ok(next.map(|kind| proto::BackupPart { kind: Some(kind) }))
     }
 }
 
 impl Sending {
-    async fn keys(&mut self) -> Result<backup_part::Kind, Status> {
+    async fn keys(&mut self) -> Result<Next<proto::BackupItems>, Status> {
         let now = self.session.identity().map_err(refusal::denied)?;
         for need in [Need::Backup, Need::State] {
             now.may(need).map_err(refusal::denied)?;
         }
         is_member(&self.replica, &now)?;
-        let end = Instant::now() + TAKES_WITHIN;
-        let mut charge = self.caller.admit(LEAST_BYTES, end).await?;
+        // A larger piece is charged once it is read: one value of more than 2 MiB, or many keys without values. Few streams
+        // are open, so that is bounded.
+        let Some(mut charge) = self.memory.admit(&self.caller).await? else {
+            return Ok(Next::Waiting);
+        };
         let held = &self.held;
         let is_held = |key: &Bytes, version: LogId| {
             let has = |(through, last): &(LogId, Bytes)| {
@@ -185,7 +189,8 @@ impl Sending {
         if range.last {
             self.at = At::End;
         }
-        let bytes: usize = range.items.iter().map(bytes_of).sum();
+        let bytes = |item: &Item| bytes_of(item, item.value.is_some());
+        let bytes: usize = range.items.iter().map(bytes).sum();
         charge.resize(bytes.saturating_mul(COPIES));
         self.caller.answer(charge);
         let items = range.items.into_iter().map(|Item { key, entry, value }| proto::BackupItem {
@@ -196,7 +201,7 @@ impl Sending {
             hash: Bytes::copy_from_slice(&entry.value.hash.to_le_bytes()),
             value,
         });
-        Ok(backup_part::Kind::Items(proto::BackupItems { items: items.collect() }))
+        Ok(Next::Part(proto::BackupItems { items: items.collect() }))
     }
 }
 

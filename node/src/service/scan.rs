@@ -2,13 +2,14 @@
 //!
 //! What holds here: all pieces are read in one view, made behind the barrier that the request asks for, so they show
 //! one moment. The position is sent first, and the number of keys last: without it something is missing. No piece is
-//! without a key. Before each piece the caller's roles are looked at again. What else ends a scan is in
-//! [`super::state_stream`], and how many are open at once in [`crate::admission::scans`].
+//! without a key, and its memory is charged before its values are read. Before each piece the caller's roles are looked
+//! at again. What else ends a scan is in [`super::state_stream`], and how many are open at once in
+//! [`crate::admission::scans`].
 
 use super::Inner;
 use super::read::{Age, barrier, in_time, readable};
 use super::state_stream::{
-    self, Bounds, COPIES, LEAST_BYTES, Next, PIECE_BYTES, Reading, TAKES_WITHIN, bytes_of,
+    self, Bounds, COPIES, Memory, Next, PIECE_BYTES, Reading, TAKES_WITHIN, bytes_of,
 };
 use crate::access::{Need, Session};
 use crate::admission::caller::Caller;
@@ -19,7 +20,6 @@ use cairn_client::proto::scan_request::Wanted;
 use cairn_client::proto::{self, scan_part};
 use cairn_raft::{Item, StateReader};
 use std::time::Duration;
-use tokio::time::Instant;
 use tonic::Status;
 
 /// Keys in a piece: a client takes no more.
@@ -47,6 +47,7 @@ struct Scanning {
     from: Bytes,
     wanted: Wanted,
     keys: u64,
+    memory: Memory,
     at: At,
     _open: OpenScan,
 }
@@ -92,6 +93,7 @@ pub(super) async fn scan(
         range,
         wanted,
         keys: 0,
+        memory: Memory::new(),
         at: At::Position(at.unwrap_or_default()),
         _open: open,
     };
@@ -114,55 +116,56 @@ impl Reading for Scanning {
     type Part = proto::ScanPart;
 
     async fn next(&mut self) -> Result<Next<proto::ScanPart>, Status> {
-        let kind = match std::mem::replace(&mut self.at, At::Keys) {
-            At::Position(position) => scan_part::Kind::At(position),
-            At::Keys => match self.keys().await? {
-                Some(items) => scan_part::Kind::Items(items),
-                None => return Ok(Next::Later),
-            },
+        let next = match std::mem::replace(&mut self.at, At::Keys) {
+            At::Position(position) => Next::Part(scan_part::Kind::At(position)),
+            At::Keys => self.keys().await?.map(scan_part::Kind::Items),
             At::End => {
                 self.at = At::Nothing;
-                scan_part::Kind::End(proto::ScanEnd { keys: self.keys })
+                Next::Part(scan_part::Kind::End(proto::ScanEnd { keys: self.keys }))
             }
             At::Nothing => {
                 self.at = At::Nothing;
-                return Ok(Next::End);
+                Next::End
             }
         };
-        Ok(Next::Part(proto::ScanPart { kind: Some(kind) }))
+        Ok(next.map(|kind| proto::ScanPart { kind: Some(kind) }))
     }
 }
 
 impl Scanning {
-    /// The next piece; `None` if there is nothing to send yet, or no key is left.
-    async fn keys(&mut self) -> Result<Option<proto::ScanItems>, Status> {
+    /// The next piece; none if there is nothing to send yet, or no key is left.
+    async fn keys(&mut self) -> Result<Next<proto::ScanItems>, Status> {
         let now = self.session.identity().map_err(refusal::denied)?;
         now.may(need(&self.range)).map_err(refusal::denied)?;
         if self.wanted == Wanted::Count {
             self.count();
-            return Ok(None);
+            return Ok(Next::Later);
         }
-        let end = Instant::now() + TAKES_WITHIN;
-        let mut charge = self.caller.admit(LEAST_BYTES, end).await?;
-        let keys_only = self.wanted == Wanted::Keys;
+        let Some(mut charge) = self.memory.admit(&self.caller).await? else {
+            return Ok(Next::Waiting);
+        };
+        let with_values = self.wanted == Wanted::Values;
         let (range, most) = ((&self.from[..], &self.range.end[..]), (PIECE_KEYS, PIECE_BYTES));
-        let piece = self.reader.keys_between(range, most, keys_only).await;
-        let piece = piece.map_err(|error| unreadable(&self.from, error))?;
+        let mut piece = self.reader.listed_between(range, most, with_values);
+        let bytes: usize = piece.items.iter().map(|item| bytes_of(item, with_values)).sum();
+        let bytes = bytes.saturating_mul(COPIES);
+        if !self.memory.settle(&mut charge, bytes) {
+            return Ok(Next::Waiting);
+        }
+        if with_values {
+            let read = self.reader.with_values(piece).await;
+            piece = read.map_err(|error| unreadable(&self.from, error))?;
+        }
         if piece.last {
             self.at = At::End;
         }
-        let Some(last) = piece.items.last() else { return Ok(None) };
+        let Some(last) = piece.items.last() else { return Ok(Next::Later) };
         self.from = behind(&last.key);
         self.keys += piece.items.len() as u64;
-        let bytes: usize = piece.items.iter().map(bytes_of).sum();
-        charge.resize(bytes.saturating_mul(COPIES));
+        charge.resize(bytes);
         self.caller.answer(charge);
-        let items = piece.items.into_iter().map(|Item { key, entry, value }| proto::KeyValue {
-            key,
-            value: value.unwrap_or_default(),
-            version: entry.version.index,
-        });
-        Ok(Some(proto::ScanItems { items: items.collect() }))
+        let items = piece.items.into_iter().map(|item| sent(item, with_values));
+        Ok(Next::Part(proto::ScanItems { items: items.collect::<Result<_, _>>()? }))
     }
 
     /// Counts on.
@@ -174,6 +177,20 @@ impl Scanning {
             None => self.at = At::End,
         }
     }
+}
+
+/// A key as it is sent. One without its value never passes for one with an empty value.
+fn sent(item: Item, with_value: bool) -> Result<proto::KeyValue, Status> {
+    let Item { key, entry, value } = item;
+    let value = match value {
+        Some(value) => value,
+        None if !with_value => Bytes::new(),
+        None => {
+            let key = key.escape_ascii();
+            return Err(Status::internal(format!("the value of key `{key}` was not read")));
+        }
+    };
+    Ok(proto::KeyValue { key, value, version: entry.version.index })
 }
 
 /// The first key behind this one.
@@ -190,5 +207,23 @@ fn unreadable(from: &[u8], error: cairn_engine::Error) -> Status {
             from.escape_ascii()
         )),
         other => refusal::of_engine_read(from, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_engine::{KeyEntry, LogId, ValueRef};
+
+    #[test]
+    fn a_key_whose_value_was_not_read_is_not_sent_as_one_with_an_empty_value() {
+        let at = ValueRef::contiguous(0, 5, 0).expect("a place");
+        let entry = KeyEntry { version: LogId { term: 3, index: 17 }, value: at };
+        let item = |value| Item { key: "k".into(), entry: entry.clone(), value };
+        let value = |sent: Result<proto::KeyValue, Status>| sent.map(|item| item.value).ok();
+        assert_eq!(value(sent(item(Some("value".into())), true)), Some("value".into()));
+        assert_eq!(value(sent(item(Some(Bytes::new())), true)), Some(Bytes::new()));
+        assert_eq!(value(sent(item(None), false)), Some(Bytes::new()), "keys alone");
+        assert_eq!(value(sent(item(None), true)), None);
     }
 }

@@ -7,8 +7,9 @@
 //! it took.
 
 use super::Stop;
+use crate::admission::caller::Caller;
+use crate::admission::memory::Charge;
 use crate::admission::refusal;
-use bytes::Bytes;
 use cairn_engine::Engine;
 use cairn_raft::Item;
 use futures::{Stream, StreamExt};
@@ -43,8 +44,68 @@ pub(super) enum Next<T> {
     Part(T),
     /// There is nothing to send yet.
     Later,
+    /// The same, since memory for a piece did not come free yet.
+    Waiting,
     /// Everything was sent.
     End,
+}
+
+impl<T> Next<T> {
+    /// The same, made of what is sent.
+    pub(super) fn map<U>(self, of: impl FnOnce(T) -> U) -> Next<U> {
+        match self {
+            Next::Part(part) => Next::Part(of(part)),
+            Next::Later => Next::Later,
+            Next::Waiting => Next::Waiting,
+            Next::End => Next::End,
+        }
+    }
+}
+
+/// Memory for the pieces of a stream. It is waited for in short turns: in between the receiver, the time and the space
+/// are looked at, as the view keeps space meanwhile.
+pub(super) struct Memory {
+    /// How long one turn is, and all of them.
+    turn: Duration,
+    within: Duration,
+    /// Since when a piece waits.
+    since: Option<Instant>,
+    /// What the next piece takes, if it was listed and did not fit.
+    listed: usize,
+}
+
+impl Memory {
+    pub(super) fn new() -> Memory {
+        Memory { turn: LOOK, within: TAKES_WITHIN, since: None, listed: 0 }
+    }
+
+    /// A charge for the next piece; `None` if no memory came free in this turn.
+    ///
+    /// # Errors
+    /// OVERLOADED, if none came free for long.
+    pub(super) async fn admit(&mut self, caller: &Caller) -> Result<Option<Charge>, Status> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let charge = caller.admit_within(self.listed.max(LEAST_BYTES), self.turn).await?;
+        if charge.is_some() {
+            self.since = None;
+        } else if since.elapsed() >= self.within {
+            return Err(refusal::reads_overloaded("no memory came free for the read"));
+        }
+        Ok(charge)
+    }
+
+    /// Charges for a piece that was listed, before its values are read. Returns whether it may be: if not, the charge is
+    /// to be dropped, and the next one is as large as the piece.
+    pub(super) fn settle(&mut self, charge: &mut Charge, bytes: usize) -> bool {
+        let bytes = bytes.max(LEAST_BYTES);
+        // It was asked for before: what is larger than the budget has all of that.
+        if self.listed < bytes && !charge.settle(bytes) {
+            self.listed = bytes;
+            return false;
+        }
+        self.listed = 0;
+        true
+    }
 }
 
 /// Reads the state. Runs in a task of its own: a stream that nobody reads is not polled, and would keep the
@@ -103,10 +164,11 @@ async fn send_to<R: Reading>(
         let since = Instant::now();
         let next = reading.next().await?;
         // A busy disk and a busy processor make it long.
-        let took = since.elapsed();
-        let part = match next {
-            Next::Part(part) => Some(part),
-            Next::Later => None,
+        let (part, took) = match next {
+            Next::Part(part) => (Some(part), since.elapsed()),
+            Next::Later => (None, since.elapsed()),
+            // Others came first.
+            Next::Waiting => (None, Duration::ZERO),
             Next::End => return Ok(()),
         };
         let waits_since = Instant::now();
@@ -166,18 +228,23 @@ fn keeps_too_much(kept: u64, yields: u64, free: u64, area: u64) -> bool {
     free < area / SCARCE_PART && kept.saturating_mul(yields) > free
 }
 
-/// What a key with its value takes in a piece.
-pub(super) fn bytes_of(item: &Item) -> usize {
-    item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES
+/// What a key takes in a piece, with its value if that is read.
+pub(super) fn bytes_of(item: &Item, with_value: bool) -> usize {
+    let value = if with_value { item.entry.value.len as usize } else { 0 };
+    item.key.len() + value + ITEM_BYTES
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::credentials::Credentials;
+    use crate::access::{AccessTable, Entries};
+    use crate::admission::memory::Budget;
+    use crate::admission::requests::Budgets;
     use cairn_client::proto::ErrorDetail;
     use cairn_client::proto::error_detail::Reason;
     use std::sync::Arc;
-    use tonic::Code;
+    use tonic::{Code, Extensions};
 
     /// Numbers up to this one, each behind a step that sends nothing. It ends its view when it is dropped.
     struct Numbers {
@@ -258,6 +325,76 @@ mod tests {
         assert!(code == Code::FailedPrecondition && why.contains("list page by page"), "{why}");
         let (code, _) = end(LONG, || Err(Status::resource_exhausted("scarce"))).await;
         assert_eq!(code, Code::ResourceExhausted);
+    }
+
+    /// Never gets memory.
+    struct Starved;
+
+    impl Reading for Starved {
+        type Part = u32;
+
+        async fn next(&mut self) -> Result<Next<u32>, Status> {
+            Ok(Next::Waiting)
+        }
+    }
+
+    /// The story: a scan waited for memory as long as a receiver may take nothing, and meanwhile nobody looked whether there
+    /// was one, and whether others had space.
+    #[tokio::test]
+    async fn what_waits_for_memory_ends_with_its_receiver_its_time_and_the_space() {
+        let (parts, taken) = mpsc::channel(1);
+        let ended = send_to(Starved, LONG, || Err(Status::resource_exhausted("scarce")), &parts);
+        assert_eq!(ended.await.expect_err("it ends").code(), Code::ResourceExhausted);
+        let brief = Bounds { longest: Some(Duration::from_millis(5)), ..LONG };
+        let ended = send_to(Starved, brief, || Ok(()), &parts).await.expect_err("it ends");
+        assert_eq!(ended.code(), Code::FailedPrecondition);
+        drop(taken);
+        assert!(send_to(Starved, LONG, || Ok(()), &parts).await.is_ok());
+    }
+
+    fn reads(most: usize) -> (Budget, Caller) {
+        let budgets = Budgets { requests: Budget::new(most), reads: Budget::new(most) };
+        let table = AccessTable::new(false, &Entries::default());
+        let identity = table.identify(&Credentials::None).expect("anybody");
+        let unknown = budgets.accounts(&Arc::default());
+        (budgets.reads, Caller::of(identity, &Extensions::default(), &unknown))
+    }
+
+    #[tokio::test]
+    async fn a_piece_waits_for_memory_turn_by_turn_and_not_for_ever() {
+        let (_, caller) = reads(4 * LEAST_BYTES);
+        let turn = Duration::from_millis(1);
+        let mut memory = Memory { turn, ..Memory::new() };
+        let held = caller.try_admit(2 * LEAST_BYTES).expect("it fits");
+        for _ in 0..2 {
+            assert!(memory.admit(&caller).await.expect("it waits").is_none());
+        }
+        let mut impatient = Memory { turn, within: Duration::ZERO, ..Memory::new() };
+        assert!(impatient.admit(&caller).await.is_err());
+        drop(held);
+        assert!(memory.admit(&caller).await.expect("it is free").is_some());
+        assert!(memory.since.is_none(), "the next piece has a time of its own");
+    }
+
+    /// The story: a value of many megabytes was charged as any piece until it had been read.
+    #[tokio::test]
+    async fn a_piece_is_charged_with_its_size_before_it_is_read_also_one_larger_than_the_budget() {
+        let (budget, caller) = reads(4 * LEAST_BYTES);
+        let mut memory = Memory { turn: Duration::from_millis(1), ..Memory::new() };
+        let admit = async |memory: &mut Memory| memory.admit(&caller).await.expect("it waits");
+        let mut charge = admit(&mut memory).await.expect("it is free");
+        assert!(memory.settle(&mut charge, 1) && charge.bytes() == LEAST_BYTES);
+        assert!(memory.settle(&mut charge, 2 * LEAST_BYTES));
+        assert_eq!(charge.bytes(), 2 * LEAST_BYTES);
+        assert_eq!(budget.status().held_bytes, charge.bytes() as u64);
+        assert!(!memory.settle(&mut charge, 9 * LEAST_BYTES), "there is less");
+        assert!(admit(&mut memory).await.is_none(), "its own first charge is in the way");
+        drop(charge);
+        let mut charge = admit(&mut memory).await.expect("all of the budget");
+        assert_eq!(charge.bytes(), 4 * LEAST_BYTES);
+        assert!(memory.settle(&mut charge, 9 * LEAST_BYTES), "no more can come free");
+        drop(charge);
+        assert_eq!(admit(&mut memory).await.expect("it is free").bytes(), LEAST_BYTES);
     }
 
     /// The story: the client took the end of a scan for a broken connection, opened another one and avoided the node.

@@ -205,38 +205,17 @@ impl StateReader {
     }
 
     /// The first keys from `start` on and before `end`, which is behind every key if it is empty: at most
-    /// `most_keys`, and of at most `most_bytes` bytes with their values, or one. With `keys_only` values are neither
-    /// read nor counted. Repairs damaged values.
-    ///
-    /// # Errors
-    /// As [`StateReader::next_keys`].
-    pub async fn keys_between(
+    /// `most_keys`, and of at most `most_bytes` bytes, or one. These bytes include the values if they are to be read,
+    /// `with_values`. None is read yet.
+    pub fn listed_between(
         &self,
         (start, end): (&[u8], &[u8]),
         (most_keys, most_bytes): (usize, u64),
-        keys_only: bool,
-    ) -> cairn_engine::Result<KeyRange> {
-        let mut range = self.listed_between((start, end), (most_keys, most_bytes), keys_only);
-        if keys_only {
-            return Ok(range);
-        }
-        let values = self.values(&range.items, |_| true).await?;
-        for (item, value) in range.items.iter_mut().zip(values) {
-            item.value = value;
-        }
-        Ok(range)
-    }
-
-    /// The same keys, without their values.
-    fn listed_between(
-        &self,
-        (start, end): (&[u8], &[u8]),
-        (most_keys, most_bytes): (usize, u64),
-        keys_only: bool,
+        with_values: bool,
     ) -> KeyRange {
         let (mut items, mut carried) = (Vec::new(), 0u64);
         for (key, entry) in self.view.entries_between(start, end) {
-            let length = if keys_only { 0 } else { u64::from(entry.value.len) };
+            let length = if with_values { u64::from(entry.value.len) } else { 0 };
             carried += key.len() as u64 + length;
             let enough = items.len() >= most_keys || carried > hooks::range_bytes(most_bytes);
             if enough && !items.is_empty() {
@@ -245,6 +224,18 @@ impl StateReader {
             items.push(Item { key: Bytes::copy_from_slice(key), entry, value: None });
         }
         KeyRange { items, last: true }
+    }
+
+    /// The same keys with their values. Repairs damaged values.
+    ///
+    /// # Errors
+    /// As [`StateReader::next_keys`].
+    pub async fn with_values(&self, mut range: KeyRange) -> cairn_engine::Result<KeyRange> {
+        let values = self.values(&range.items, |_| true).await?;
+        for (item, value) in range.items.iter_mut().zip(values) {
+            item.value = value;
+        }
+        Ok(range)
     }
 
     /// Counts the first `most` keys from `start` on and before `end`, which is behind every key if it is empty.
