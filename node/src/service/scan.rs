@@ -75,9 +75,10 @@ pub(super) async fn scan(
     let range = validate::range(request.range.unwrap_or_default())?;
     caller.may(need(&range))?;
     let age = Age::of(false, request.max_stale_ms)?;
-    let open = inner.metrics.scans().begin(caller.owner())?;
     in_time(budget, barrier(inner, age)).await?;
     let engine = readable(inner)?;
+    // Not before: while there is no quorum, those that wait for one keep no others from being told.
+    let open = inner.metrics.scans().begin(caller.owner())?;
     let reader = inner.replica.state();
     let at = reader.applied().map(|id| proto::Position { term: id.term, index: id.index });
     // Not parts of the message, which they would keep.

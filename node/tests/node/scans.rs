@@ -6,6 +6,7 @@ use cairn_client::{Client, Error, KeyValue, Range, Scan};
 use cairn_launch::Signal;
 use cairn_node::access::TokenHash;
 use futures::TryStreamExt;
+use futures::future::join_all;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -258,6 +259,23 @@ async fn a_scan_ends_when_its_caller_may_not_read_the_range_any_more() {
     assert!(matches!(error, Some(Error::PermissionDenied { .. })), "{error:?}");
 }
 
+/// The story: scans that waited for a quorum had all slots of their client, and further ones were told of overload.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_no_scan_is_refused_since_others_wait_for_one() {
+    let mut cluster = Cluster::start(3, "64MiB", SLOW_ELECTIONS).await;
+    let leader = cluster.leader().await;
+    let options = cluster.options_of(&[leader]).deadline(Duration::from_secs(5));
+    let client = options.build().expect("good options");
+    for node in (0..3).filter(|node| *node != leader) {
+        cluster.kill_node(node);
+    }
+    let counts = join_all((0..6).map(|_| client.count(..))).await;
+    for counted in counts {
+        let error = counted.expect_err("there is no quorum");
+        assert!(!matches!(error, Error::Overloaded { .. }), "{error}");
+    }
+}
+
 /// The position and the first keys have arrived, so another node cannot go on with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scan_of_a_node_that_is_killed_or_stops_is_broken_and_never_short() {
@@ -289,6 +307,8 @@ async fn a_scan_of_a_node_that_is_killed_or_stops_is_broken_and_never_short() {
         assert_eq!(received, keys as u64 + 1);
         if !kills {
             assert_eq!(cluster.ended(node), 0);
+            let logs = cluster.logs();
+            assert!(!logs.contains("were still under way"), "no stop waits for a scan: {logs}");
         }
         cluster.start_node(node);
         cluster.wait_ready().await;

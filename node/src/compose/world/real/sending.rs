@@ -23,6 +23,9 @@ use tonic::server::NamedService;
 
 /// Bytes that a piece takes beside its own: buffers and the state of the stream.
 const PIECE_BYTES: usize = 8 << 10;
+/// Answers that a stop breaks off once they have begun. They end with their view, and a client that takes nothing would
+/// hold up every stop.
+const LAST_LONG: [&str; 2] = ["/cairn.kv.v1.Kv/Scan", "/cairn.kv.v1.Operator/Backup"];
 /// The allocator rounds sizes up by at most an eighth, and keeps about as much again free for a
 /// while.
 const ROUNDED_TO: usize = 4;
@@ -69,9 +72,11 @@ where
         let stream = request.extensions_mut().remove::<Arc<OpenStream>>();
         let held = (stream, request.extensions().get::<Arrived>().cloned());
         let under_way = self.under_way.as_ref().map(|all| Arc::new(all.begin()));
+        let lasts = LAST_LONG.contains(&request.uri().path());
         let answer = self.service.call(request);
         Box::pin(async move {
             let response = answer.await?;
+            let under_way = under_way.filter(|_| !lasts);
             let Some(accounts) = accounts else { return Ok(response) };
             let (mut parts, body) = response.into_parts();
             let outbox = parts.extensions.remove::<Outbox>();

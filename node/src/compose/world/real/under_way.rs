@@ -1,6 +1,6 @@
 //! Requests under way: each from its arrival until the kernel has taken the last byte of its answer.
-//! A clean stop waits for them. It does not wait for streams on which nothing is under way, nor for
-//! connections that are silent.
+//! A clean stop waits for them. It does not wait for streams on which nothing is under way, for scans and backups that
+//! have begun, nor for connections that are silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
