@@ -15,6 +15,7 @@ use std::vec;
 use bytes::Bytes;
 use futures::Stream;
 use futures::future::BoxFuture;
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use crate::error::Why;
@@ -27,7 +28,7 @@ use crate::spans;
 use crate::types::{KeyValue, Position};
 use crate::{Client, Error, convert, proto};
 
-/// How long a scan may take. A node ends it earlier.
+/// How long a scan may take, however steadily it arrives. A node ends it earlier.
 const STREAM: Duration = Duration::from_secs(600);
 /// How long the next part may take.
 const PART: Duration = Duration::from_secs(60);
@@ -51,6 +52,8 @@ pub struct Scan {
     last: Option<Bytes>,
     received: u64,
     rest: Rest,
+    /// When it ends at the latest.
+    until: Instant,
     /// The stream has told its error.
     told: bool,
 }
@@ -125,10 +128,11 @@ impl Client {
             last: None,
             received: 0,
             rest: Rest::Ended,
+            until: Instant::now() + STREAM,
             told: false,
         };
         if scan.arrived(Some(first))? {
-            scan.rest = Rest::Open(awaited(parts));
+            scan.rest = Rest::Open(awaited(parts, scan.until));
         }
         Ok(scan)
     }
@@ -168,17 +172,31 @@ async fn begin(mut stub: Stub, request: proto::ScanRequest, _: Duration) -> Resu
 }
 
 /// Waits for the next part once it is polled.
-fn awaited(mut parts: Parts) -> Awaited {
+fn awaited(mut parts: Parts, until: Instant) -> Awaited {
     Box::pin(async move {
-        let part = match tokio::time::timeout(PART, parts.message()).await {
+        let limit = match time_left(Instant::now(), until) {
+            Ok(limit) => limit,
+            Err(late) => return (Err(late), parts),
+        };
+        let part = match tokio::time::timeout(limit, parts.message()).await {
             Ok(part) => part,
             Err(_) => {
-                let why = format!("nothing arrived for {} s", PART.as_secs());
+                let why = format!("nothing arrived for {} s", limit.as_secs());
                 Err(Status::deadline_exceeded(why))
             }
         };
         (part, parts)
     })
+}
+
+/// How long the next part may take.
+fn time_left(now: Instant, until: Instant) -> Result<Duration, Status> {
+    let left = until.saturating_duration_since(now);
+    if left.is_zero() {
+        let why = format!("it was not at its end after {} s", STREAM.as_secs());
+        return Err(Status::deadline_exceeded(why));
+    }
+    Ok(left.min(PART))
 }
 
 impl Scan {
@@ -212,7 +230,7 @@ impl Scan {
             let (part, parts) = ready!(waiting.as_mut().poll(context));
             let arrived = part.map_err(|status| self.failed(&status));
             self.rest = match arrived.and_then(|part| self.arrived(part)) {
-                Ok(true) => Rest::Open(awaited(parts)),
+                Ok(true) => Rest::Open(awaited(parts, self.until)),
                 Ok(false) => Rest::Ended,
                 Err(error) => Rest::Broken(error),
             };
@@ -296,5 +314,23 @@ impl fmt::Debug for Scan {
             .field("position", &self.position)
             .field("received", &self.received)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_ends_at_its_latest_also_where_a_node_goes_on_to_send() {
+        let now = Instant::now();
+        let left = |seconds: u64| {
+            let limit = time_left(now, now + Duration::from_secs(seconds));
+            limit.map_err(|late| late.message().to_owned())
+        };
+        assert_eq!(left(600), Ok(PART));
+        assert_eq!(left(7), Ok(Duration::from_secs(7)));
+        assert_eq!(left(0), Err("it was not at its end after 600 s".to_owned()));
+        assert!(time_left(now + Duration::from_secs(1), now).is_err(), "behind it");
     }
 }
