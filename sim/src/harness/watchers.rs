@@ -30,6 +30,11 @@ use std::time::Duration;
 const LIVENESS: &str = "a watcher hears of every change in the end";
 /// The property of what ends a watch.
 const ANSWERS: &str = "a watch ends as a watch may";
+/// The property of what a node tells, as far as the client can see it.
+const WELL_TOLD: &str = "no watch tells what no node may tell";
+/// How the client's error begins that finds a change told twice, a position that goes back, or a key outside of
+/// the range. It is transient, since another node may tell better.
+const BREACH: &str = "the node told";
 /// The property of what a watch tells.
 const READABLE: &str = "values of changes are readable where nothing decays";
 const UNREADABLE: &str = "watches that a value ended which cannot be read";
@@ -290,6 +295,11 @@ impl Watcher {
                 }
                 Next::Listed
             }
+            error if is_breach(error) => {
+                let detail = format!("watcher {}: {error}", self.number);
+                self.cluster.violation(Violation::new(WELL_TOLD, detail));
+                here
+            }
             error if error.is_transient() => here,
             error => {
                 self.cluster.violation(Violation::new(ANSWERS, format!("{error} ({error:?})")));
@@ -312,6 +322,11 @@ impl Watcher {
     fn trace(&self, what: &str) {
         self.cluster.trace.event(format!("watcher {} {what}", self.number));
     }
+}
+
+/// Whether the client found that a node told what no node may tell. In a run no node lies, so that is a bug.
+fn is_breach(error: &Error) -> bool {
+    matches!(error, Error::Unavailable { last_error, .. } if last_error.starts_with(BREACH))
 }
 
 /// Watchers at work.
@@ -445,5 +460,26 @@ pub(super) async fn end(
     match recorder.acknowledged_through(u64::MAX).filter(|_| !stuck) {
         Some(goal) => watchers.finish(goal).await,
         None => watchers.abandon().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: the client found each change that was told twice, and the simulation took its error for a node
+    /// that cannot be reached.
+    #[test]
+    fn what_the_client_finds_wrong_with_a_node_is_told_apart_from_a_node_that_is_away() {
+        let unavailable = |last_error: &str| Error::Unavailable {
+            tried: vec!["10.0.0.1:1".to_owned()],
+            last_error: last_error.to_owned(),
+            source: None,
+        };
+        let wrong = unavailable("the node told a change of entry 3.17 behind entry 3.17");
+        assert!(is_breach(&wrong) && wrong.is_transient());
+        let away = unavailable("connection refused");
+        assert!(!is_breach(&away) && away.is_transient());
+        assert!(!is_breach(&Error::HistoryDiscarded));
     }
 }
