@@ -126,12 +126,13 @@ impl Watches {
         self.kept.lock().watches.iter().any(holds)
     }
 
-    /// Whether this holds for the last one of each watcher.
-    pub(super) fn all_last(&self, holds: impl Fn(&Watched) -> bool) -> bool {
+    /// Whether so many watchers have asked for a watch, and this holds for the last one of each.
+    pub(super) fn all_last(&self, watchers: usize, holds: impl Fn(&Watched) -> bool) -> bool {
         let kept = self.kept.lock();
         let mut seen = BTreeSet::new();
-        let mut last = kept.watches.iter().rev().filter(|watch| seen.insert(watch.watcher));
-        last.all(holds)
+        let last = kept.watches.iter().rev().filter(|watch| seen.insert(watch.watcher));
+        let held: Vec<bool> = last.map(holds).collect();
+        held.len() >= watchers && held.into_iter().all(|held| held)
     }
 
     /// What happened, by event.
@@ -233,8 +234,23 @@ mod tests {
         let expected = [(BEGUN, 3), (TOLD, 1), (RESUMED, 1), (LISTED, 1), (COMPACTED, 1)];
         let expected: BTreeMap<&str, u64> = expected.into_iter().chain([(DISCARDED, 1)]).collect();
         assert_eq!(watches.events(), expected);
-        assert!(!watches.all_last(|watch| watch.told.len() == 1), "the other one told nothing");
-        assert!(watches.any(|watch| watch.told.len() == 1));
+        let tells = |watch: &Watched| watch.told.len() == 1;
+        assert!(!watches.all_last(2, tells), "the other one told nothing");
+        assert!(watches.any(tells));
+    }
+
+    /// The story: a scenario waited until all watchers were told something, and went on before any had asked. So it
+    /// was cut short in every seed, and nobody watched over a leader's death.
+    #[test]
+    fn nothing_holds_for_all_watchers_before_each_has_asked_for_a_watch() {
+        let watches = Watches::default();
+        assert!(!watches.all_last(2, |_| true));
+        asks(&watches, 1, Begins::Now);
+        asks(&watches, 1, Begins::Kept(position(3)));
+        assert!(!watches.all_last(2, |_| true), "both are of one watcher");
+        asks(&watches, 2, Begins::Now);
+        assert!(watches.all_last(2, |_| true));
+        assert!(!watches.all_last(2, |watch| watch.begins == Begins::Now));
     }
 
     #[test]

@@ -111,11 +111,12 @@ async fn leader_dies(mut stage: Stage) -> Played {
         watchers.add(&host(&stage, number)?, Scope::All, Habit::Follows, Next::Now)?;
         watchers.add(&host(&stage, number)?, Scope::All, Habit::Restarts, Next::Now)?;
     }
+    let count = 2 * stage.clients.len();
     for _ in 0..ROUNDS {
         stage.active(&stage.all()).await?;
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
-        let all_tell = |from| watches.all_last(|watch| tells(watch, from));
+        let all_tell = |from| watches.all_last(count, |watch| tells(watch, from));
         if !stage.within(MOVES, || all_tell(term)).await {
             return Err("changes of the leader's term".into());
         }
