@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a scan may take in all: its client waits much longer for a node that hangs.
-const SCAN_LIMIT: Duration = Duration::from_secs(10);
+/// How long a scan may take in all: its client waits much longer for a node that hangs. Who stops clients, and waits
+/// for their deadline, waits for their scans as well: it is no longer than a scenario's deadline.
+pub const SCAN_LIMIT: Duration = Duration::from_secs(4);
 
 /// The history under construction, and answers that no client should get. Clones share it.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ mod rotation;
 
 pub use bulk::Bulk;
 pub use churn::churn;
-pub use driver::{End, Recorder, Worker, read_everything};
+pub use driver::{End, Recorder, SCAN_LIMIT, Worker, read_everything};
 pub(crate) use encoding::GROUPS_PREFIX;
 pub use encoding::{decode_key, decode_value, encode_key, encode_value, key_bytes, value_bytes};
 pub use plan::{Generator, Profile};

@@ -273,6 +273,7 @@ fn in_mode(plan: Plan, mode: Mode) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_clients::workload::SCAN_LIMIT;
     use std::collections::BTreeSet;
 
     #[test]
@@ -285,6 +286,18 @@ mod tests {
                 seen.extend(window);
             }
             assert_eq!(seen, (0..scenario.seeds).collect(), "{}", scenario.name);
+        }
+    }
+
+    /// The story: a script stopped the clients, waited for their deadline, and went on while a scan of theirs was under
+    /// way, which may take longer.
+    #[test]
+    fn clients_that_are_stopped_have_ended_their_scans_when_their_deadline_is_over() {
+        for scenario in scenarios() {
+            for seed in 0..scenario.seeds {
+                let deadline = scenario.plan_of(seed, None).profile.deadline;
+                assert!(deadline >= SCAN_LIMIT, "{} with seed {seed}: {deadline:?}", scenario.name);
+            }
         }
     }
 
