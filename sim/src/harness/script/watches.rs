@@ -208,15 +208,16 @@ async fn discarded(mut stage: Stage) -> Played {
     let goes_on = Arc::new(Watches::default());
     let mut watchers = Watchers::new(&stage.cluster, &goes_on, PART + 1);
     watchers.add(&host(&stage, 0)?, Scope::All, Habit::Follows, Next::Kept(kept))?;
+    let is_answered = || goes_on.any(|watch| watch.end.is_some() || is_followed(watch, kept));
     if asks_first {
-        stage.pass(0, 500).await;
-        let is_there = applied(&stage).is_some_and(|applied| applied.index > kept.index);
-        stage.reached_if(!is_there, IS_AHEAD);
+        // The log grows once the watcher has its answer: until then it may not have asked.
+        let is_told = stage.within(MOVES, is_answered).await;
+        let is_there = applied(&stage).is_some_and(|applied| applied.index >= kept.index);
+        stage.reached_if(is_told && !is_there, IS_AHEAD);
         grow(&mut stage, kept.index).await?;
     } else {
         stage.reached(IS_BEHIND);
     }
-    let is_answered = || goes_on.any(|watch| watch.end.is_some() || is_followed(watch, kept));
     if !stage.within(MOVES, is_answered).await {
         stage.fails("whoever asks for a discarded position is told", format!("{kept:?}"));
     }
