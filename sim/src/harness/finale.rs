@@ -136,27 +136,11 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     }
 }
 
-/// Replaces members that can never catch up. Such a member fell behind while its data area was
-/// full, and its free space is less than the others' data, or than a few values. It
-/// cannot take a snapshot beside its own state, so an operator gives it an empty directory. Returns
-/// whether there was such a member.
+/// Replaces members that can never catch up: those that fell behind while their data areas were
+/// [`full`]. Such a member cannot take a snapshot beside its own state, so an operator gives it an empty
+/// directory. Returns whether there was such a member.
 async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
-    if !cluster.plan.decays.contains(&FaultKind::Fill) {
-        return false;
-    }
-    let nodes = || cluster.machines.iter().filter_map(|machine| Some((machine, machine.node()?.1)));
-    let most_up_to_date = nodes().max_by_key(|(_, node)| node.engine().applied(GROUP));
-    let Some((_, most_up_to_date)) = most_up_to_date else { return false };
-    let (applied, needed) =
-        (most_up_to_date.engine().applied(GROUP), most_up_to_date.engine().status().live_bytes);
-    let full: Vec<&Machine> = nodes()
-        .filter(|(_, node)| node.engine().applied(GROUP) < applied)
-        .filter(|(_, node)| {
-            node.engine().status().free_bytes < needed
-                || !has_capacity(node.engine(), &[LONGEST; 24])
-        })
-        .map(|(machine, _)| machine)
-        .collect();
+    let full = full(cluster);
     if full.is_empty() || full.len() > (cluster.machines.len() - 1) / 2 {
         return false;
     }
@@ -178,6 +162,25 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
             .event(format!("node {} has no space for a snapshot and is replaced", machine.slot));
     }
     true
+}
+
+/// The members that fell behind while their data areas were full: their free space is less than the
+/// others' data, or than a few values.
+pub(super) fn full(cluster: &Cluster) -> Vec<&Machine> {
+    if !cluster.plan.decays.contains(&FaultKind::Fill) {
+        return Vec::new();
+    }
+    let nodes = cluster.machines.iter().filter_map(|machine| Some((machine, machine.node()?.1)));
+    let nodes: Vec<(&Machine, Arc<Node>)> = nodes.collect();
+    let most_up_to_date = nodes.iter().max_by_key(|(_, node)| node.engine().applied(GROUP));
+    let Some((_, most_up_to_date)) = most_up_to_date else { return Vec::new() };
+    let (applied, needed) =
+        (most_up_to_date.engine().applied(GROUP), most_up_to_date.engine().status().live_bytes);
+    let full = nodes.iter().filter(|(_, node)| {
+        let (engine, free) = (node.engine(), node.engine().status().free_bytes);
+        engine.applied(GROUP) < applied && (free < needed || !has_capacity(engine, &[LONGEST; 24]))
+    });
+    full.map(|(machine, _)| *machine).collect()
 }
 
 /// Whether on every machine the last configuration that is committed has the identities of all

@@ -9,7 +9,7 @@
 use super::clients;
 use super::clock::virtual_time;
 use super::cluster::Cluster;
-use super::kinds::FaultKind::Fill;
+use super::finale;
 use super::watches::Watches;
 use cairn_client::{Change, Client, Error, Position, Watch};
 use cairn_clients::Violation;
@@ -404,7 +404,7 @@ impl Watchers {
         let Ok(ended) = tokio::time::timeout(limit, join_all(tasks)).await else {
             let behind = self.watches.behind(goal, u64::MAX);
             // A member whose data area is full may never catch up.
-            if !self.cluster.plan.decays.contains(&Fill) {
+            if finale::full(&self.cluster).is_empty() {
                 let detail = format!("{behind:?} did not come to {goal} within {limit:?}");
                 self.cluster.violation(Violation::new(LIVENESS, detail));
             }
