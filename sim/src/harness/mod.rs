@@ -29,6 +29,7 @@
 //!    ├── taker     somebody who takes the state from members, as a backup does
 //!    ├── states    the states that they sent
 //!    ├── watchers  those who follow what changes
+//!    ├── watcher   one of them
 //!    ├── watches   what they heard
 //!    ├── operator  what an operator asks of whoever leads: members, mode, leader
 //!    ├── membership  members that are removed and added
@@ -80,6 +81,7 @@ mod scrub;
 mod starts_readable;
 mod states;
 mod taker;
+mod watcher;
 mod watchers;
 mod watches;
 
