@@ -5,6 +5,7 @@
 //! watches behind the list. Each asks the real client library and notes all that it hears. What ends a watch is judged
 //! here: only what may end one does.
 
+use super::clients;
 use super::clock::virtual_time;
 use super::cluster::Cluster;
 use super::watches::Watches;
@@ -31,6 +32,10 @@ const BREACH: &str = "the node told";
 const READABLE: &str = "values of changes are readable where nothing decays";
 const UNREADABLE: &str = "watches that a value ended which cannot be read";
 
+/// The first number of these clients.
+const FIRST_CLIENT: u32 = 701;
+/// So many clients of a watcher have numbers of their own; then the first ones come again.
+const CLIENTS: u32 = 32;
 /// How often a watcher looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause after a watch that did not begin.
@@ -101,6 +106,11 @@ impl Ending {
     }
 }
 
+/// A client of a watcher, so many after its first one. It finds the members where they are now.
+pub(super) fn client(cluster: &Cluster, watcher: u32, later: u32) -> Result<Client, String> {
+    clients::client(cluster, u64::from(FIRST_CLIENT + watcher * CLIENTS + later % CLIENTS))
+}
+
 /// One of them.
 pub(super) struct Watcher {
     pub(super) cluster: Arc<Cluster>,
@@ -108,11 +118,12 @@ pub(super) struct Watcher {
     pub(super) end: Arc<Ending>,
     pub(super) number: u32,
     pub(super) client: Client,
-    pub(super) spare: Vec<Client>,
     pub(super) rng: StdRng,
     pub(super) scope: Scope,
     pub(super) keys_only: bool,
     pub(super) habit: Habit,
+    /// How often it has ended and begun elsewhere.
+    pub(super) restarts: u32,
 }
 
 impl Watcher {
@@ -205,7 +216,11 @@ impl Watcher {
                     Habit::Restarts => {
                         drop(watch);
                         self.rest().await;
-                        self.client = self.spare.pop().unwrap_or_else(|| self.client.clone());
+                        self.restarts += 1;
+                        match client(&self.cluster, self.number, self.restarts) {
+                            Ok(client) => self.client = client,
+                            Err(why) => self.cluster.violation(Violation::new(ANSWERS, why)),
+                        }
                         return Some(Next::Kept(position));
                     }
                 }

@@ -4,12 +4,10 @@
 //! what they heard ([`watched`](cairn_clients::check::watched)); no member is asked what it should have told. Once no client
 //! writes any more, each has to come to the last acknowledged write.
 
-use super::clients;
 use super::cluster::Cluster;
 use super::finale;
-use super::watcher::{Ending, Habit, Next, Watcher};
+use super::watcher::{self, Ending, Habit, Next, Watcher};
 use super::watches::Watches;
-use cairn_client::Client;
 use cairn_clients::Violation;
 use cairn_clients::check::watched::Scope;
 use cairn_clients::history::{GROUP_KEYS, Version};
@@ -30,10 +28,6 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 const SLOW_CATCH_UP: Duration = Duration::from_secs(120);
 /// Longer than a request of a watcher takes.
 const ENDS: Duration = Duration::from_secs(30);
-/// The first number of their clients. Each watcher has a few.
-const FIRST_CLIENT: u32 = 701;
-/// Clients of one watcher. One that ends more often takes the last one again.
-const CLIENTS: u32 = 3;
 
 /// Watchers at work.
 pub(super) struct Watchers {
@@ -65,21 +59,17 @@ impl Watchers {
         next: Next,
     ) -> Result<(), String> {
         let number = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
-        let client = |one: u32| {
-            clients::client(&self.cluster, u64::from(FIRST_CLIENT + number * CLIENTS + one))
-        };
-        let spare: Result<Vec<Client>, String> = (1..CLIENTS).map(client).collect();
         let watcher = Watcher {
             cluster: self.cluster.clone(),
             watches: self.watches.clone(),
             end: self.end.clone(),
             number,
-            client: client(0)?,
-            spare: spare?,
+            client: watcher::client(&self.cluster, number, 0)?,
             rng: self.cluster.plan.rng(self.rng.random()),
             scope,
             keys_only: self.rng.random_bool(0.25),
             habit,
+            restarts: 0,
         };
         self.tasks.push(host.spawn(watcher.run(next)));
         Ok(())
