@@ -47,8 +47,8 @@ pub struct Plan {
     pub bulk_keys: u32,
     /// Whether somebody takes the state from one member after another, as a backup does.
     pub takes_states: bool,
-    /// How many watchers follow what changes.
-    pub watchers: u32,
+    /// How many watchers follow what changes, by the client that they share.
+    pub watchers: Vec<u32>,
     /// How much of what changed can be told, in bytes, and for how long, if not the defaults: so little that
     /// watchers come too late.
     pub history: Option<(u64, Duration)>,
@@ -296,11 +296,19 @@ fn repeats(seed: u64) -> u32 {
     if rng.random_bool(1.0 / 3.0) { rng.random_range(5..100) } else { 0 }
 }
 
-/// From two to six. Drawn from a generator of its own as well.
-fn watchers(seed: u64) -> u32 {
+/// From two to six, of which up to three share a client, and so a stream at each node. Drawn from a generator of its
+/// own as well.
+fn watchers(seed: u64) -> Vec<u32> {
     let mut rng =
         StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x7761_7463_6865_7273);
-    rng.random_range(2..=6)
+    let mut left: u32 = rng.random_range(2..=6);
+    let mut by_client = Vec::new();
+    while left > 0 {
+        let together = rng.random_range(1..=left.min(3));
+        by_client.push(together);
+        left -= together;
+    }
+    by_client
 }
 
 /// Small journals and data areas, so that a run of a minute wraps around them.
@@ -315,5 +323,22 @@ fn geometry(rng: &mut StdRng) -> Geometry {
             2 => 32 * MIB,
             _ => 128 * MIB,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The story: each watcher had a client of its own, so no stream ever had two watches, and what a node tells all
+    /// watches of a stream at once was never wrong for one of them.
+    #[test]
+    fn each_seed_has_two_to_six_watchers_and_in_some_two_or_three_share_a_client() {
+        let drawn: Vec<Vec<u32>> = (0..100).map(watchers).collect();
+        assert!(drawn.iter().all(|by_client| (2..=6).contains(&by_client.iter().sum::<u32>())));
+        let together: BTreeSet<u32> = drawn.iter().flatten().copied().collect();
+        assert_eq!(together, BTreeSet::from([1, 2, 3]));
+        assert_eq!(Plan::new(7, None).watchers, watchers(7));
     }
 }

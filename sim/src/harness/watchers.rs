@@ -1,13 +1,15 @@
 //! Those who follow what changes, on the hosts of the clients and amid the faults.
 //!
-//! What holds here: each is a [`watcher`](super::watcher). The history of the clients judges at the end of the run
-//! what they heard ([`watched`](cairn_clients::check::watched)); no member is asked what it should have told. Once no client
-//! writes any more, each has to come to the last acknowledged write.
+//! What holds here: each is a [`watcher`](super::watcher). Some share a client, until they end and begin elsewhere.
+//! The history of the clients judges at the end of the run what they heard
+//! ([`watched`](cairn_clients::check::watched)); no member is asked what it should have told. Once no client writes any
+//! more, each has to come to the last acknowledged write.
 
 use super::cluster::Cluster;
 use super::finale;
 use super::watcher::{self, Ending, Habit, Next, Watcher};
-use super::watches::Watches;
+use super::watches::{TOGETHER, Watches};
+use cairn_client::Client;
 use cairn_clients::Violation;
 use cairn_clients::check::watched::Scope;
 use cairn_clients::history::{GROUP_KEYS, Version};
@@ -50,7 +52,7 @@ impl Watchers {
         }
     }
 
-    /// Starts one more.
+    /// Starts one more, with a client of its own.
     pub(super) fn add(
         &mut self,
         host: &NodeHandle,
@@ -58,13 +60,36 @@ impl Watchers {
         habit: Habit,
         next: Next,
     ) -> Result<(), String> {
-        let number = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
+        let client = self.client()?;
+        self.add_with(client, host, scope, habit, next);
+        Ok(())
+    }
+
+    fn number(&self) -> u32 {
+        u32::try_from(self.tasks.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The first client of the next watcher.
+    fn client(&self) -> Result<Client, String> {
+        watcher::client(&self.cluster, self.number(), 0)
+    }
+
+    /// Starts one more, with this client.
+    fn add_with(
+        &mut self,
+        client: Client,
+        host: &NodeHandle,
+        scope: Scope,
+        habit: Habit,
+        next: Next,
+    ) {
+        let number = self.number();
         let watcher = Watcher {
             cluster: self.cluster.clone(),
             watches: self.watches.clone(),
             end: self.end.clone(),
             number,
-            client: watcher::client(&self.cluster, number, 0)?,
+            client,
             rng: self.cluster.plan.rng(self.rng.random()),
             scope,
             keys_only: self.rng.random_bool(0.25),
@@ -72,7 +97,6 @@ impl Watchers {
             restarts: 0,
         };
         self.tasks.push(host.spawn(watcher.run(next)));
-        Ok(())
     }
 
     /// Random keys of the clients.
@@ -137,11 +161,16 @@ pub(super) fn start(
     let mut watchers = Watchers::new(cluster, watches, part);
     let habits = [Habit::Follows, Habit::StopsReading, Habit::Restarts];
     let first = watchers.rng.random_range(0..habits.len());
-    let habits = habits.into_iter().cycle().skip(first);
-    let places = habits.zip(hosts.iter().cycle());
-    for (_, (habit, host)) in (0..cluster.plan.watchers).zip(places) {
-        let scope = watchers.scope();
-        watchers.add(host, scope, habit, Next::Now)?;
+    let mut habits = habits.into_iter().cycle().skip(first);
+    for (together, host) in cluster.plan.watchers.iter().zip(hosts.iter().cycle()) {
+        let client = watchers.client()?;
+        for (_, habit) in (0..*together).zip(habits.by_ref()) {
+            let scope = watchers.scope();
+            watchers.add_with(client.clone(), host, scope, habit, Next::Now);
+        }
+        if *together > 1 {
+            cluster.count_event(TOGETHER);
+        }
     }
     Ok(watchers)
 }

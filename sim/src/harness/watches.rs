@@ -20,8 +20,11 @@ const LISTED: &str = "watches begun behind a list";
 const COMPACTED: &str = "watches ended: history no longer kept";
 const DISCARDED: &str = "watches ended: position discarded";
 
+/// Counted where they are started.
+pub(super) const TOGETHER: &str = "clients of several watchers";
+
 /// The events that many runs must have. A discarded position takes an unsafe recovery, which a scenario has.
-pub const WATCH_EVENTS: [&str; 5] = [BEGUN, TOLD, RESUMED, LISTED, COMPACTED];
+pub const WATCH_EVENTS: [&str; 6] = [BEGUN, TOLD, RESUMED, LISTED, COMPACTED, TOGETHER];
 
 /// More that is wrong with a log tells nothing new.
 const WRONG_MOST: usize = 5;

@@ -230,7 +230,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
         heals_bare: false,
         bulk_keys: 0,
         takes_states: false,
-        watchers: 0,
+        watchers: Vec::new(),
         history: None,
         heals_slow: false,
         forms_in_peace: true,
