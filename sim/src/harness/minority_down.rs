@@ -1,11 +1,12 @@
 //! A cluster that is incomplete for long. A minority is down while faults hit the others; when the
-//! faults are over, some members stay down, or one disk is slow. The cluster must serve
+//! faults are over, some members stay down or stand still, or one disk is slow. The cluster must serve
 //! nevertheless.
 
 use super::cluster::Cluster;
+use super::left_alone;
 use super::machine::{Death, Machine};
-use rand::RngExt;
 use rand::seq::SliceRandom;
+use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,17 +46,24 @@ pub(super) async fn leave(cluster: Arc<Cluster>) {
 
 /// Chooses the members that stay down at first, in some of the seeds: as many as the cluster can
 /// lose, and only if no other member may lack something.
-pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
-    let mut rng = cluster.plan.rng(13);
+pub(super) fn choose(cluster: &Cluster) -> Vec<usize> {
+    match cluster.plan.heals_bare {
+        true => any(cluster, &mut cluster.plan.rng(13)),
+        false => Vec::new(),
+    }
+}
+
+/// Chooses as many members as the cluster can lose; none, if another member may lack something.
+fn any(cluster: &Cluster, rng: &mut StdRng) -> Vec<usize> {
     let voters = cluster
         .machines
         .iter()
         .all(|machine| machine.votes() && !machine.is_stale() && machine.leaving().is_none());
-    if !cluster.plan.heals_bare || !voters {
+    if !voters {
         return Vec::new();
     }
     let mut dead: Vec<usize> = (0..cluster.machines.len()).collect();
-    dead.shuffle(&mut rng);
+    dead.shuffle(rng);
     // Members that may lack something come first.
     dead.sort_by_key(|number| !cluster.machines.get(*number).is_some_and(Machine::faulty));
     let others = dead.split_off((cluster.machines.len() - 1) / 2);
@@ -76,6 +84,35 @@ pub(super) fn keep_down(cluster: &Cluster, dead: &[usize]) {
     }
     if !dead.is_empty() {
         cluster.count_event("healed but for a minority");
+    }
+}
+
+/// In some of the seeds clients go on for long while a minority is paused, or down: the rest is a majority that is
+/// left alone for as long as a watcher may need to leave a node that says nothing.
+pub(super) async fn linger(cluster: &Arc<Cluster>) {
+    if !cluster.plan.lingers || cluster.may_be_stuck() {
+        return;
+    }
+    let mut rng = cluster.plan.rng(27);
+    let mut stopped = Vec::new();
+    for machine in any(cluster, &mut rng).iter().filter_map(|number| cluster.machines.get(*number))
+    {
+        if rng.random_bool(0.5) {
+            cluster.pause(machine);
+        } else {
+            cluster.end(machine, Death::Killed);
+        }
+        stopped.push((machine, machine.change()));
+    }
+    if !stopped.is_empty() {
+        cluster.count_event("healed, and then a minority stood still for long");
+    }
+    tokio::time::sleep(left_alone::LONG).await;
+    for (machine, change) in stopped {
+        if machine.unchanged(change) {
+            cluster.resume(machine);
+            cluster.start(machine);
+        }
     }
 }
 

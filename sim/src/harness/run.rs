@@ -52,7 +52,7 @@ use std::time::Duration;
 use tracing::Level;
 
 /// A run that takes longer than this in virtual time is stuck.
-const TIME_LIMIT: Duration = Duration::from_secs(400);
+const TIME_LIMIT: Duration = Duration::from_secs(460);
 /// How long a cluster may take to form undisturbed.
 const FORMING_LIMIT: Duration = Duration::from_secs(20);
 /// How long clients continue after the faults.
@@ -246,6 +246,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     }
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
+    minority_down::linger(&cluster).await;
     stop.store(true, Ordering::Relaxed);
     let others = churning.into_iter().chain(taking).chain(filling.filter(|_| !stuck));
     for client in clients.into_iter().chain(others) {

@@ -20,11 +20,14 @@ const LISTED: &str = "watches begun behind a list";
 const COMPACTED: &str = "watches ended: history no longer kept";
 const DISCARDED: &str = "watches ended: position discarded";
 
-/// Counted where they are started.
+/// Counted where they are started, and where it is checked.
 pub(super) const TOGETHER: &str = "clients of several watchers";
+pub(super) const BESIDE_A_MAJORITY: &str =
+    "checks of watchers beside a majority left alone for long";
 
 /// The events that many runs must have. A discarded position takes an unsafe recovery, which a scenario has.
-pub const WATCH_EVENTS: [&str; 6] = [BEGUN, TOLD, RESUMED, LISTED, COMPACTED, TOGETHER];
+pub const WATCH_EVENTS: [&str; 7] =
+    [BEGUN, TOLD, RESUMED, LISTED, COMPACTED, TOGETHER, BESIDE_A_MAJORITY];
 
 /// More that is wrong with a log tells nothing new.
 const WRONG_MOST: usize = 5;

@@ -233,6 +233,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
         watchers: Vec::new(),
         history: None,
         heals_slow: false,
+        lingers: false,
         forms_in_peace: true,
         ..plan
     }
