@@ -156,7 +156,7 @@ async fn snapshot_installed(mut stage: Stage) -> Played {
     let told = || watches.any(|watch| !watch.told.is_empty());
     stage.until("changes told by the member", told).await?;
     stage.isolate(&[member]);
-    let end = stage.status(member).and_then(|status| status.last_log);
+    let end = Some(stage.status(member).and_then(|status| status.last_log).ok_or("a log")?);
     stage.until("a log that was purged", || stage.purged(leader) > end).await?;
     stage.heal();
     stage.cut_off_client(alone, &others);
