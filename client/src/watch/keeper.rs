@@ -1,8 +1,10 @@
 //! Keeps a watch at some node: begins it, and begins it anew where a node is left.
 //!
 //! What holds here: a node that is left is not asked first again, and one that fails again and again is asked with growing pauses,
-//! until the watch has got any further. Neither time nor the number of failures ends a watch that has begun.
+//! until the watch has got any further. Neither time nor the number of failures ends a watch that has begun. It learns who is a
+//! member while it lasts.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ use crate::watch_stream::{Left, Over, Watching};
 
 /// A node that told a watch for so long did not fail at once.
 const STEADY: Duration = Duration::from_secs(10);
+/// How often a watch sees whether it is time to ask for the members.
+const MEMBERS: Duration = Duration::from_secs(5);
 
 /// What is needed to begin a watch at any node.
 pub(super) struct Keeper {
@@ -73,14 +77,14 @@ impl Keeper {
         let error = loop {
             let (told, since) = (self.inbox.told(), Instant::now());
             let Begun { node, connection, mut watching } = begun;
-            let left = watching.left().await;
+            let left = self.learning(&node, &connection, watching.left()).await;
             // It ends at the node now, also while the user does not read.
             drop(watching);
             if self.inbox.told() != told || since.elapsed() >= STEADY {
                 attempts = resuming();
             }
             match left {
-                Left::Full => self.inbox.emptied().await,
+                Left::Full => self.learning(&node, &connection, self.inbox.emptied()).await,
                 Left::Elsewhere(status) => {
                     if let Err(error) = self.left(&mut attempts, (&node, &connection), status).await
                     {
@@ -95,6 +99,23 @@ impl Keeper {
             };
         };
         self.inbox.fail(error);
+    }
+
+    /// Waits for this, and asks the node for the members meanwhile. The story: a client only watched, so it never began a call
+    /// and never learnt the members. All of them were replaced, one after another, and it waited for the first ones for ever.
+    async fn learning<T>(
+        &self,
+        node: &Arc<Node>,
+        connection: &Arc<Connection>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        loop {
+            if let Ok(done) = tokio::time::timeout(MEMBERS, work.as_mut()).await {
+                return done;
+            }
+            self.pool.refresh_by(node, connection);
+        }
     }
 
     /// The node at which the watch was cannot go on.

@@ -7,6 +7,8 @@ use cairn_client::{
     Bytes, Change, Client, Error, ErrorKind, Position, Range, Version, Watch, proto,
 };
 use futures::FutureExt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Ends a hang.
@@ -251,6 +253,35 @@ async fn a_node_that_does_not_begin_a_watch_is_left_for_another_one() {
     let watch = in_time(begin).await.unwrap().unwrap();
     assert_eq!(watch.position(), position(10));
     playing.abort();
+}
+
+/// The story: a client only watched. All members were replaced, one after another, and it never heard of the new ones: it waited
+/// for the first ones for ever.
+#[tokio::test]
+async fn who_only_watches_hears_of_new_members_before_the_first_ones_are_gone() {
+    let (node, client) = one().await;
+    node.knows(&[&node]);
+    client.members().await.unwrap();
+    let (mut watch, mut stream, _) = watched(&client, &node).await;
+    let new = Node::start(&Cluster::new("test")).await;
+    node.knows(&[&node, &new]);
+    let asked = node.hellos.load(Ordering::SeqCst);
+    // Until the watch asks, which only time makes it do. The answer takes time by the clock.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(6)).await;
+    tokio::time::resume();
+    in_time(async {
+        while client.endpoints() != [node.address.clone(), new.address.clone()] {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(node.hellos.load(Ordering::SeqCst) > asked);
+    stream.breaks();
+    let mut stream = in_time(new.watched()).await;
+    let begin = in_time(stream.begun()).await;
+    stream.tells([changes(begin.id, [put("a", 11)], Some(11))]);
+    assert_eq!(keys(&mut watch, 1).await, "a.");
 }
 
 #[tokio::test]
