@@ -37,7 +37,7 @@ pub struct WatchOptions {
 /// What is changed in a range, each change once and in order. Dropped, it ends.
 ///
 /// It goes on by itself over a leader's death, the restart of a node and broken connections, and waits as long as no node can
-/// tell changes. While its user does not read, up to 256 changes or 4 MiB wait here; then it is ended at the node, and begins
+/// tell changes. While its user does not read, up to 4,096 changes or 4 MiB wait here; then it is ended at the node, and begins
 /// again at its position once they were read.
 pub struct Watch {
     inbox: Arc<Inbox>,

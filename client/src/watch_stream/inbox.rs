@@ -14,8 +14,10 @@ use crate::Error;
 use crate::proto;
 use crate::types::{Change, Position, Version};
 
-/// The most changes that wait to be read.
-pub(crate) const MOST_CHANGES: usize = 256;
+/// The most changes that wait to be read: as many as one entry has that deletes a range, and four times as many as a node tells
+/// in a message. The story: these were fewer than a message had. Each message was cut, and each cut cost the end of the watch
+/// and a new begin behind a barrier, so a client that was behind caught up at that pace however fast it read.
+pub(crate) const MOST_CHANGES: usize = 4096;
 /// With this many bytes of keys and values waiting, no further change is taken.
 pub(crate) const MOST_BYTES: usize = 4 << 20;
 /// Memory of a change beside its key and value.

@@ -166,20 +166,20 @@ async fn one_who_does_not_read_holds_up_nobody_and_goes_on_where_he_was() {
     let both = async { tokio::join!(client.watch(..).begin(), stream.begun()) };
     let (quick, begin) = in_time(both).await;
     let mut quick = quick.unwrap();
-    let many = (11..=400).map(|index| put("s", index));
-    stream
-        .tells([changes(slow_id, many, Some(400)), changes(begin.id, [put("q", 401)], Some(401))]);
+    let many = (11..=4500).map(|index| put("s", index));
+    let quick_one = changes(begin.id, [put("q", 4501)], Some(4501));
+    stream.tells([changes(slow_id, many, Some(4500)), quick_one]);
     assert_eq!(keys(&mut quick, 1).await, "q.");
     assert_eq!(in_time(stream.end()).await, slow_id, "it is ended at the node");
     stream.tells([ended(slow_id, Why::Cancelled)]);
-    for index in 11..=266 {
+    for index in 11..=4106 {
         assert_eq!(in_time(slow.next()).await.unwrap().version, Version(index));
     }
     let again = in_time(stream.begun()).await;
-    assert_eq!((again.after, slow.position()), (Some(at(266)), position(266)));
-    let rest = (267..=400).map(|index| put("s", index));
-    stream.tells([changes(again.id, rest, Some(400))]);
-    for index in 267..=400 {
+    assert_eq!((again.after, slow.position()), (Some(at(4106)), position(4106)));
+    let rest = (4107..=4500).map(|index| put("s", index));
+    stream.tells([changes(again.id, rest, Some(4500))]);
+    for index in 4107..=4500 {
         assert_eq!(in_time(slow.next()).await.unwrap().version, Version(index));
     }
 }
