@@ -16,6 +16,7 @@ use crate::Error;
 use crate::failure::Failure;
 use crate::node::{Connection, Node};
 use crate::pool::{Pool, Target};
+use crate::types::Position;
 
 /// The first delay, once every node was asked. It doubles up to the maximum.
 const BACKOFF: Duration = Duration::from_millis(10);
@@ -57,14 +58,17 @@ pub(crate) struct Attempts {
     hinted: bool,
     /// The node that failed last. Another one is asked first.
     avoid: Option<Arc<Node>>,
-    /// Nodes that cannot answer this read, as far as they say: they lack its call, or the value intact. They are
-    /// asked again only where no other can be.
+    /// Nodes that cannot answer this read, as far as they say: they lack its call, the value intact, or the changes of a watch.
+    /// They are asked again only where no other can be.
     unfit: Vec<Arc<Node>>,
     /// Nodes that were not reached, or broke off.
     unreached: Vec<Arc<Node>>,
     tried: Vec<String>,
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
+    /// Of the histories that do not reach back to this watch, the one that reaches back furthest: its oldest entry, and the last
+    /// one that its node had applied.
+    compacted: Option<(Position, Position)>,
     last: Option<Failure>,
     /// How long an answer may take at least, where the usual time is too short for the call.
     answer_within: Duration,
@@ -86,6 +90,7 @@ impl Attempts {
             unreached: Vec::new(),
             tried: Vec::new(),
             strangers: Vec::new(),
+            compacted: None,
             last: None,
             answer_within: Duration::ZERO,
         }
@@ -281,7 +286,7 @@ impl Attempts {
         }
         // The leader stays the first choice of other reads, and would be that of this one again.
         let is_unfit = match &failure {
-            Failure::Unreadable(_) | Failure::Unsupported(_) => true,
+            Failure::Unreadable(_) | Failure::Unsupported(_) | Failure::Compacted { .. } => true,
             // It only leads back.
             Failure::NotLeader(Some(_)) => {
                 self.hint.as_ref().is_some_and(|leader| self.is_unfit(leader))
@@ -295,6 +300,11 @@ impl Attempts {
             && !self.unreached.iter().any(|unreached| Arc::ptr_eq(unreached, node))
         {
             self.unreached.push(node.clone());
+        }
+        if let Failure::Compacted { oldest, now } = &failure
+            && self.compacted.is_none_or(|(known, _)| oldest.index < known.index)
+        {
+            self.compacted = Some((*oldest, *now));
         }
         let delay = self.delay(pool, &failure);
         if !self.says_less(&failure) {
@@ -317,7 +327,7 @@ impl Attempts {
                 false
             }
             // Of one value, of one call, and of a caller without patience.
-            Failure::Unreadable(_) | Failure::Unsupported(_) => false,
+            Failure::Unreadable(_) | Failure::Unsupported(_) | Failure::Compacted { .. } => false,
             Failure::Lost { timed_out: true, .. } if self.remaining().is_zero() => true,
             _ => {
                 node.refused_read(now);

@@ -14,6 +14,7 @@ use crate::error::{SystemError, Why, io_error};
 use crate::proto::ErrorDetail;
 use crate::proto::error_detail::Reason;
 use crate::shown::of_node;
+use crate::types::Position;
 
 /// Why one attempt failed, and what that means for the next.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,9 @@ pub(crate) enum Failure {
     OtherCluster(Error),
     /// The node, or one on the way to it, does not know the call.
     Unsupported(Why),
+    /// A node does not keep the changes any more that a watch comes to. Another one may: each has a history of its own, which
+    /// begins anew at its start.
+    Compacted { oldest: Position, now: Position },
     /// The request may have been received and may take effect, now or later.
     Lost { why: Why, timed_out: bool },
     /// The request is refused for good. It had no effect.
@@ -128,6 +132,7 @@ impl Failure {
             Failure::NotSent(_) => "not_sent",
             Failure::OtherCluster(_) => "other_cluster",
             Failure::Unsupported(_) => "unsupported",
+            Failure::Compacted { .. } => "compacted",
             Failure::Lost { timed_out: true, .. } => "timed_out",
             Failure::Lost { .. } => "lost",
             Failure::Refused(_) => "refused",

@@ -87,7 +87,8 @@ impl WatchOptions {
     /// Begins the watch. Returns once a node has begun it: [`Watch::position`] says behind which entry. May be cancelled.
     ///
     /// # Errors
-    /// [`Error::Compacted`] or [`Error::HistoryDiscarded`] if the changes behind the position cannot be told;
+    /// [`Error::Compacted`] if no node that was reached keeps the changes behind the position any more, and
+    /// [`Error::HistoryDiscarded`] if they were discarded;
     /// [`Error::PermissionDenied`] without the right to read the whole range; [`Error::InvalidRequest`] if no key can be in
     /// it; [`Error::Unsupported`] if every member runs an earlier release; as [`Client::get`] if none could begin it before the
     /// client's deadline. Later the deadline does not count.

@@ -46,14 +46,14 @@ pub(crate) enum Left {
     Full,
     /// The node cannot go on, or cannot be reached: another one may.
     Elsewhere(Status),
-    /// No node can go on.
+    /// The node says, or shows, that the watch is over.
     Over(Over),
 }
 
 /// Why a watch is over.
 #[derive(Clone)]
 pub(crate) enum Over {
-    /// The cluster says so.
+    /// The node says so: of [`Error::Compacted`] for itself alone, of others for each node.
     Said(Error),
     /// The node told what no node may tell: a sentence about it.
     Breach(Breach),

@@ -23,26 +23,37 @@ impl Attempts {
         node: &Arc<Node>,
         failure: &Failure,
     ) -> Option<Error> {
-        match failure {
-            Failure::Refused(error) => Some(error.clone()),
-            // Another node may have the value intact.
-            Failure::Unreadable(message) if self.is_nobody_left(pool, node) => {
-                Some(Error::ValueUnreadable { key: Bytes::new(), message: message.clone() })
+        let error = match failure {
+            Failure::Refused(error) => return Some(error.clone()),
+            Failure::Unreadable(message) => {
+                Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
             }
-            // A node of a later release may know the call.
-            Failure::Unsupported(why) if self.is_nobody_left(pool, node) => {
-                Some(Error::Unsupported { message: why.text.clone() })
-            }
+            Failure::Unsupported(why) => Error::Unsupported { message: why.text.clone() },
+            Failure::Compacted { oldest, now } => Error::Compacted { oldest: *oldest, now: *now },
+            _ => return None,
+        };
+        // Another node may have the value intact, know the call, or have a history that reaches further back.
+        let is_over = self.is_nobody_left(pool, node);
+        is_over.then(|| self.longest_history(failure).unwrap_or(error))
+    }
+
+    /// Of the histories that do not reach back to a watch, this failure's among them, the one that reaches back furthest.
+    fn longest_history(&self, failure: &Failure) -> Option<Error> {
+        let this = match failure {
+            Failure::Compacted { oldest, now } => Some((*oldest, *now)),
             _ => None,
-        }
+        };
+        let known = self.compacted.into_iter().chain(this);
+        let (oldest, now) = known.min_by_key(|(oldest, _)| oldest.index)?;
+        Some(Error::Compacted { oldest, now })
     }
 
     /// A node that is down explains less than a node that says why nobody is served, or who leads, and a
     /// node of another cluster less than what a member answered.
     pub(super) fn says_less(&self, failure: &Failure) -> bool {
         use Failure::{
-            ElectionBlocked, Lost, NoLeader, NotLeader, NotSent, OtherCluster, Unreadable,
-            Unsupported,
+            Compacted, ElectionBlocked, Lost, NoLeader, NotLeader, NotSent, OtherCluster,
+            Unreadable, Unsupported,
         };
         match (&self.last, failure) {
             (
@@ -54,6 +65,11 @@ impl Attempts {
                 Some(Unreadable(_) | Unsupported(_)),
                 NotSent(_) | Lost { .. } | NoLeader | NotLeader(_),
             ) => self.target != Target::Leader,
+            // A node that knows no watch has no history, either.
+            (
+                Some(Compacted { .. }),
+                NotSent(_) | Lost { .. } | NoLeader | NotLeader(_) | Unsupported(_),
+            ) => true,
             (Some(last), OtherCluster(_)) => !matches!(last, OtherCluster(_) | NotSent(_)),
             _ => false,
         }
@@ -83,6 +99,10 @@ impl Attempts {
             Some(Failure::Unsupported(why)) => Error::Unsupported { message: why.text.clone() },
             Some(Failure::Unreadable(message)) => {
                 Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
+            }
+            Some(last @ Failure::Compacted { oldest, now }) => {
+                let error = Error::Compacted { oldest: *oldest, now: *now };
+                self.longest_history(last).unwrap_or(error)
             }
             Some(Failure::Refused(error) | Failure::OtherCluster(error)) => error.clone(),
         }

@@ -62,12 +62,11 @@ impl Keeper {
             let call = |stub: Stub, begin, timeout| async move {
                 stub.watch(begin, (inbox, turn), timeout).await
             };
-            let failure = match attempts.call(pool, &node, &connection, begin, call).await {
+            match attempts.call(pool, &node, &connection, begin, call).await {
                 Ok(Ok(watching)) => return Ok(Begun { node, connection, watching }),
-                Ok(Err(over)) => return Err(error_of(over, &node)),
-                Err(failure) => failure,
-            };
-            self.failed(attempts, &node, failure).await?;
+                Ok(Err(over)) => self.over(attempts, &node, over).await?,
+                Err(failure) => self.failed(attempts, &node, failure).await?,
+            }
         }
     }
 
@@ -83,15 +82,18 @@ impl Keeper {
             if self.inbox.told() != told || since.elapsed() >= STEADY {
                 attempts = resuming();
             }
-            match left {
-                Left::Full => self.learning(&node, &connection, self.inbox.emptied()).await,
-                Left::Elsewhere(status) => {
-                    if let Err(error) = self.left(&mut attempts, (&node, &connection), status).await
-                    {
-                        break error;
-                    }
+            let next = match left {
+                Left::Full => {
+                    self.learning(&node, &connection, self.inbox.emptied()).await;
+                    Ok(())
                 }
-                Left::Over(over) => break error_of(over, &node),
+                Left::Elsewhere(status) => {
+                    self.left(&mut attempts, (&node, &connection), status).await
+                }
+                Left::Over(over) => self.over(&mut attempts, &node, over).await,
+            };
+            if let Err(error) = next {
+                break error;
             }
             begun = match self.begin(&mut attempts).await {
                 Ok(begun) => begun,
@@ -135,6 +137,25 @@ impl Keeper {
         self.failed(attempts, node, failure).await
     }
 
+    /// The node ended the watch, and not for itself alone, or told what no node may tell.
+    ///
+    /// # Errors
+    /// Why the watch is over, unless another node is to be asked.
+    async fn over(
+        &self,
+        attempts: &mut Attempts,
+        node: &Arc<Node>,
+        over: Over,
+    ) -> Result<(), Error> {
+        match over {
+            Over::Said(Error::Compacted { oldest, now }) => {
+                self.failed(attempts, node, Failure::Compacted { oldest, now }).await
+            }
+            Over::Said(error) => Err(error),
+            Over::Breach(breach) => Err(Error::unavailable(node.address(), breach)),
+        }
+    }
+
     async fn failed(
         &self,
         attempts: &mut Attempts,
@@ -151,11 +172,4 @@ impl Keeper {
 /// Attempts to begin a watch anew: as long as it takes.
 fn resuming() -> Attempts {
     Attempts::new(Target::Any, LONGEST).without_effect()
-}
-
-fn error_of(over: Over, node: &Node) -> Error {
-    match over {
-        Over::Said(error) => error,
-        Over::Breach(breach) => Error::unavailable(node.address(), breach),
-    }
 }

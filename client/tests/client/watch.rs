@@ -1,6 +1,6 @@
 //! A watch tells each change once and in order, over nodes that end, break off, fall silent and lie.
 
-use crate::fake::watches::{WatchStream, at, began, begun, changes, ended, plays, put};
+use crate::fake::watches::{WatchStream, at, began, begun, changes, compacted, ended, plays, put};
 use crate::fake::{Cluster, Node, WAIT_LIMIT, options};
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::{
@@ -333,6 +333,32 @@ async fn history_that_is_gone_is_an_error_with_what_is_left() {
         let begin = client.watch(..).from(position(7)).begin();
         let (begin, _stream) = in_time(async { tokio::join!(begin, refused) }).await;
         assert_eq!(begin.unwrap_err(), expected);
+    }
+}
+
+/// The story: a member had just been started, so its history began anew. It said that the changes of a watch were gone, and the
+/// watch ended although another member had all of them.
+#[tokio::test]
+async fn changes_that_one_node_does_not_keep_are_told_by_another_one() {
+    let (first, second, client) = two().await;
+    let (mut watch, stream, id) = watched(&client, &first).await;
+    stream.tells([changes(id, [put("a", 11)], Some(11)), compacted(id, 20)]);
+    let mut stream = in_time(second.watched()).await;
+    let begin = in_time(stream.begun()).await;
+    assert_eq!(begin.after, Some(at(11)));
+    stream.tells([changes(begin.id, [put("b", 12)], Some(12))]);
+    assert_eq!(keys(&mut watch, 2).await, "a.b.");
+}
+
+#[tokio::test]
+async fn where_no_node_keeps_the_changes_the_longest_history_is_named() {
+    for (of_first, of_second) in [(20, 15), (15, 20)] {
+        let (first, second, client) = two().await;
+        let playing = [(&first, of_first), (&second, of_second)]
+            .map(|(node, oldest)| plays(node, move |begin| vec![compacted(begin.id, oldest)]));
+        let error = in_time(client.watch(..).from(position(7)).begin()).await.unwrap_err();
+        assert_eq!(error, Error::Compacted { oldest: position(15), now: position(25) });
+        playing.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }
 

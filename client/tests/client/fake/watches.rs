@@ -151,7 +151,18 @@ pub fn changes(
 }
 
 pub fn ended(id: u64, why: watch_ended::Why) -> proto::WatchPart {
-    let (oldest, now, message) = (Some(at(20)), Some(at(30)), "it said why".to_owned());
+    ended_with(id, why, 20)
+}
+
+/// The history of the node begins behind this entry.
+pub fn compacted(id: u64, oldest: u64) -> proto::WatchPart {
+    ended_with(id, watch_ended::Why::Compacted, oldest)
+}
+
+/// The node has applied 10 entries behind the begin of its history.
+fn ended_with(id: u64, why: watch_ended::Why, oldest: u64) -> proto::WatchPart {
+    let (now, message) = (Some(at(oldest + 10)), "it said why".to_owned());
+    let oldest = Some(at(oldest));
     let ended = proto::WatchEnded { why: why.into(), oldest, now, message };
     proto::WatchPart { id, kind: Some(watch_part::Kind::Ended(ended)) }
 }
