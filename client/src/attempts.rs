@@ -183,6 +183,12 @@ impl Attempts {
         others + 1 >= pool.len()
     }
 
+    /// Nodes that cannot answer may be able to by now, as after an upgrade.
+    pub(crate) fn ask_all_again(&mut self) {
+        self.unfit.clear();
+        self.unreached.clear();
+    }
+
     /// Whether no node is left that could answer a read, now that `node` cannot: each other one cannot either, or
     /// was not reached. One that only failed for a moment is left.
     pub(crate) fn is_nobody_left(&self, pool: &Pool, node: &Arc<Node>) -> bool {

@@ -96,7 +96,13 @@ impl WatchOptions {
         let WatchOptions { client, range, after, keys_only } = self;
         let range = range.to_proto()?;
         let inbox = Arc::new(Inbox::new(range.clone(), keys_only, after));
-        let keeper = Keeper { pool: client.pool.clone(), inbox: inbox.clone(), range, keys_only };
+        let keeper = Keeper {
+            pool: client.pool.clone(),
+            inbox: inbox.clone(),
+            range,
+            keys_only,
+            has_begun: false,
+        };
         let mut attempts = Attempts::new(Target::Any, client.deadline).without_effect();
         let begun = {
             let work = pin!(keeper.begin(&mut attempts));

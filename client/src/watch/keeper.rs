@@ -33,6 +33,8 @@ pub(super) struct Keeper {
     pub(super) inbox: Arc<Inbox>,
     pub(super) range: proto::Range,
     pub(super) keys_only: bool,
+    /// A node has begun it once: then only what no node can change ends it.
+    pub(super) has_begun: bool,
 }
 
 /// A watch that a node has begun.
@@ -71,7 +73,8 @@ impl Keeper {
     }
 
     /// Keeps the watch at some node until it is over.
-    pub(super) async fn keep(self, mut begun: Begun) {
+    pub(super) async fn keep(mut self, mut begun: Begun) {
+        self.has_begun = true;
         let mut attempts = resuming();
         let error = loop {
             let (told, since) = (self.inbox.told(), Instant::now());
@@ -163,6 +166,13 @@ impl Keeper {
         failure: Failure,
     ) -> Result<(), Error> {
         match attempts.ended_by(&self.pool, node, &failure) {
+            // The story: of an upgrade that went from member to member, the first one that knew watches was started again. All
+            // others said that they know none, and the watches of the first one ended.
+            Some(Error::Unsupported { .. }) if self.has_begun => {
+                attempts.failed(&self.pool, node, failure).await?;
+                attempts.ask_all_again();
+                Ok(())
+            }
             Some(error) => Err(error),
             None => attempts.failed(&self.pool, node, failure).await,
         }

@@ -297,6 +297,35 @@ async fn a_node_of_an_earlier_release_is_left_and_where_all_are_that_is_the_erro
     playing.abort();
 }
 
+/// The story: of an upgrade that went from member to member, the first one that knew watches was started again. All others said
+/// that they know none, and the watch ended.
+#[tokio::test]
+async fn a_watch_that_has_begun_waits_until_a_node_knows_watches_again() {
+    let (upgraded, later, client) = two().await;
+    let (mut watch, mut stream, id) = watched(&client, &upgraded).await;
+    stream.tells([changes(id, [put("a", 11)], Some(11))]);
+    assert_eq!(keys(&mut watch, 1).await, "a.");
+    upgraded.is_of_an_earlier_release();
+    later.is_of_an_earlier_release();
+    stream.breaks();
+    // Each is asked again and again.
+    for node in [&upgraded, &later, &upgraded, &later] {
+        let before = node.refused_watches.load(Ordering::SeqCst);
+        in_time(async {
+            while node.refused_watches.load(Ordering::SeqCst) <= before + 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    later.is_upgraded();
+    let mut stream = in_time(later.watched()).await;
+    let begin = in_time(stream.begun()).await;
+    assert_eq!(begin.after, Some(at(11)));
+    stream.tells([changes(begin.id, [put("b", 12)], Some(12))]);
+    assert_eq!(keys(&mut watch, 1).await, "b.");
+}
+
 #[tokio::test]
 async fn a_value_that_no_node_can_read_ends_the_watch() {
     let (first, second, client) = two().await;

@@ -118,6 +118,8 @@ pub struct Node {
     /// How many more hellos fail, since the node is starting.
     starting: Arc<Mutex<usize>>,
     earlier: Arc<AtomicBool>,
+    /// How many streams of watches it did not know.
+    pub refused_watches: Arc<AtomicUsize>,
     members: Arc<Mutex<Vec<String>>>,
     generation: Arc<Mutex<u32>>,
     /// How many hellos it received.
@@ -148,6 +150,7 @@ impl Node {
             denies: Arc::default(),
             starting: Arc::default(),
             earlier: Arc::default(),
+            refused_watches: Arc::default(),
             members: Arc::default(),
             generation: Arc::default(),
             hellos: Arc::default(),
@@ -196,6 +199,11 @@ impl Node {
     /// The node knows no get of many keys, no scan, no watch, and no end of a list.
     pub fn is_of_an_earlier_release(&self) {
         self.earlier.store(true, Ordering::SeqCst);
+    }
+
+    /// The node knows all of them again.
+    pub fn is_upgraded(&self) {
+        self.earlier.store(false, Ordering::SeqCst);
     }
 
     /// The next stream of watches that a client opens.

@@ -141,6 +141,7 @@ impl Kv for Node {
         request: Request<Streaming<proto::WatchRequest>>,
     ) -> Answer<Self::WatchStream> {
         if self.earlier.load(Ordering::SeqCst) {
+            self.refused_watches.fetch_add(1, Ordering::SeqCst);
             return Err(Status::unimplemented(""));
         }
         if self.means_another(&request) {
