@@ -38,6 +38,13 @@ pub(crate) fn check_keys(limits: Limits, keys: &[Bytes]) -> Result<(), Error> {
     check_total("bytes", limits.max_request_bytes, bytes)
 }
 
+/// Checks the ends of a range: the sum of their bytes. One may be longer than the longest key of a put, since the limit may have
+/// been higher; the server knows how long it can be.
+pub(crate) fn check_range(limits: Limits, range: &proto::Range) -> Result<(), Error> {
+    let bytes = (range.start.len() as u64).saturating_add(range.end.len() as u64);
+    check_total("bytes", limits.max_request_bytes, bytes)
+}
+
 /// Checks the key of a put. If the limits are not known yet, checks only that the key is not empty.
 fn check_new_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
     let limit = limits.map_or(0, |limits| u64::from(limits.max_key_bytes));
@@ -151,6 +158,17 @@ mod tests {
         assert_eq!(check(&[1, 0]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
         let too_long = too_large("bytes", 20, 21);
         assert_eq!(check(&[10, 11]), Err(too_long));
+    }
+
+    #[test]
+    fn the_ends_of_a_range_are_no_longer_than_a_request() {
+        let check = |start: usize, end: usize| {
+            let range = proto::Range { start: vec![1; start].into(), end: vec![2; end].into() };
+            check_range(LIMITS, &range)
+        };
+        assert_eq!(check(0, 0), Ok(()));
+        assert_eq!(check(5, 15), Ok(()), "put under a higher limit");
+        assert_eq!(check(5, 16), Err(too_large("bytes", 20, 21)));
     }
 
     #[test]

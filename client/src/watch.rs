@@ -90,7 +90,7 @@ impl WatchOptions {
     /// [`Error::Compacted`] if no node that was reached keeps the changes behind the position any more, and
     /// [`Error::HistoryDiscarded`] if they were discarded;
     /// [`Error::PermissionDenied`] without the right to read the whole range; [`Error::InvalidRequest`] if no key can be in
-    /// it; [`Error::Unsupported`] if every member runs an earlier release; as [`Client::get`] if none could begin it before the
+    /// it, [`Error::RequestTooLarge`] if its ends are longer than a request; [`Error::Unsupported`] if every member runs an earlier release; as [`Client::get`] if none could begin it before the
     /// client's deadline. Later the deadline does not count.
     pub async fn begin(self) -> Result<Watch, Error> {
         let WatchOptions { client, range, after, keys_only } = self;

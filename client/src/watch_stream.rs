@@ -27,6 +27,7 @@ use crate::multiplexed::UnaryStub;
 use crate::proto::error_detail::Reason;
 use crate::proto::watch_ended::Why;
 use crate::proto::{self, ErrorDetail, watch_part, watch_request};
+use crate::shown::of_node;
 use crate::types::Position;
 use inbox::{Breach, Inbox, Taken, Turn};
 
@@ -386,9 +387,10 @@ fn why_ended(ended: proto::WatchEnded) -> Left {
         Why::Denied => {
             detailed(Reason::PermissionDenied, Code::PermissionDenied, "the range may not be read")
         }
-        Why::Invalid => Left::Elsewhere(Status::invalid_argument(or(
-            "the node refuses the watch, without a reason",
-        ))),
+        Why::Invalid => {
+            let said = of_node(&or("the node refuses the watch, without a reason"));
+            Left::Over(Over::Said(Error::InvalidRequest(said)))
+        }
         Why::Unreadable => {
             detailed(Reason::ValueUnreadable, Code::DataLoss, "a value is damaged there")
         }

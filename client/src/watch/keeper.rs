@@ -14,6 +14,7 @@ use tonic::Status;
 use crate::Error;
 use crate::attempts::Attempts;
 use crate::failure::Failure;
+use crate::limits::check_range;
 use crate::node::{Connection, Node, Stub};
 use crate::options::LONGEST;
 use crate::pool::{Pool, Target};
@@ -53,6 +54,12 @@ impl Keeper {
         let pool = &self.pool;
         loop {
             let (node, connection) = attempts.connection(pool).await?;
+            if !self.has_begun
+                && let Some(limits) = pool.view.limits()
+            {
+                // One that is too long would end the stream that other watches share.
+                check_range(limits, &self.range)?;
+            }
             let (turn, after) = self.inbox.restart();
             let begin = proto::WatchBegin {
                 id: 0,
@@ -165,6 +172,7 @@ impl Keeper {
         node: &Arc<Node>,
         failure: Failure,
     ) -> Result<(), Error> {
+        let failure = if self.has_begun { of_begun(failure) } else { failure };
         match attempts.ended_by(&self.pool, node, &failure) {
             // The story: of an upgrade that went from member to member, the first one that knew watches was started again. All
             // others said that they know none, and the watches of the first one ended.
@@ -176,6 +184,19 @@ impl Keeper {
             Some(error) => Err(error),
             None => attempts.failed(&self.pool, node, failure).await,
         }
+    }
+}
+
+/// What a failure means for a watch that a node has begun. A stream may end for what another watch of it asked, or by what
+/// stands between the client and a node: neither says that this watch is invalid.
+fn of_begun(failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(error)
+            if !error.is_denied() && !matches!(error, Error::ClusterMismatch { .. }) =>
+        {
+            Failure::Lost { why: error.to_string().into(), timed_out: false }
+        }
+        failure => failure,
     }
 }
 

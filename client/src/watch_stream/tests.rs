@@ -144,7 +144,6 @@ fn an_end_says_whether_another_node_may_go_on() {
     let message = "so".to_owned();
     let denied = Error::PermissionDenied { message: message.clone() };
     assert_eq!(elsewhere(Why::Denied), Failure::Refused(denied));
-    assert_eq!(elsewhere(Why::Invalid), Failure::Refused(Error::InvalidRequest(message)));
     let said = |why| match left(why) {
         Left::Over(Over::Said(error)) => error,
         _ => panic!("another node is asked"),
@@ -152,6 +151,7 @@ fn an_end_says_whether_another_node_may_go_on() {
     let compacted = Error::Compacted { oldest: at(20).into(), now: at(30).into() };
     assert_eq!(said(Why::Compacted), compacted);
     assert_eq!(said(Why::Discarded), Error::HistoryDiscarded);
+    assert_eq!(said(Why::Invalid), Error::InvalidRequest(message));
 }
 
 /// Watches 1 and 2 are asked for. Whatever comes, what they are given is in order and inside of their bounds.

@@ -2,6 +2,7 @@
 
 use crate::fake::watches::{WatchStream, at, began, begun, changes, compacted, ended, plays, put};
 use crate::fake::{Cluster, Node, WAIT_LIMIT, options};
+use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::{
     Bytes, Change, Client, Error, ErrorKind, Position, Range, Version, Watch, proto,
@@ -10,6 +11,7 @@ use futures::FutureExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tonic::{Code, Status};
 
 /// Ends a hang.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
@@ -401,6 +403,35 @@ async fn who_may_not_read_the_range_any_more_is_told_so() {
     let (mut watch, stream, id) = watched(&client, &node).await;
     stream.tells([ended(id, Why::Invalid)]);
     assert_eq!(ends(&mut watch).await, Error::InvalidRequest(message));
+}
+
+/// The story: a watch asked for a range with a start of megabytes. The node ended the stream for it, and all other watches of the
+/// client ended with that error.
+#[tokio::test]
+async fn a_range_that_is_too_long_is_refused_and_ends_no_other_watch() {
+    let (node, client) = one().await;
+    let (mut watch, mut stream, id) = watched(&client, &node).await;
+    let long = Bytes::from(vec![b'k'; 4097]);
+    let error = in_time(client.watch(long..).begin()).await.unwrap_err();
+    assert!(matches!(error, Error::RequestTooLarge { limit: 4096, actual: 4097, .. }), "{error:?}");
+    stream.tells([changes(id, [put("a", 11)], Some(11))]);
+    assert_eq!(keys(&mut watch, 1).await, "a.");
+    // Whatever else a node ends a stream for.
+    for index in [11, 12] {
+        stream.sends(Err(Status::invalid_argument("a message is too long")));
+        let mut again = in_time(node.watched()).await;
+        let begin = in_time(again.begun()).await;
+        assert_eq!(begin.after, Some(at(index)));
+        again.tells([changes(begin.id, [put("b", index + 1)], Some(index + 1))]);
+        assert_eq!(keys(&mut watch, 1).await, "b.");
+        stream = again;
+    }
+    // It says so of the whole client, and not of one watch.
+    let denied =
+        proto::ErrorDetail { reason: Reason::PermissionDenied.into(), ..Default::default() };
+    stream.sends(Err(denied.into_status(Code::PermissionDenied, "not any more".to_owned())));
+    let message = "not any more".to_owned();
+    assert_eq!(ends(&mut watch).await, Error::PermissionDenied { message });
 }
 
 #[tokio::test]
