@@ -88,10 +88,10 @@ impl WatchOptions {
     ///
     /// # Errors
     /// [`Error::Compacted`] if no node that was reached keeps the changes behind the position any more, and
-    /// [`Error::HistoryDiscarded`] if they were discarded;
-    /// [`Error::PermissionDenied`] without the right to read the whole range; [`Error::InvalidRequest`] if no key can be in
-    /// it, [`Error::RequestTooLarge`] if its ends are longer than a request; [`Error::Unsupported`] if every member runs an earlier release; as [`Client::get`] if none could begin it before the
-    /// client's deadline. Later the deadline does not count.
+    /// [`Error::HistoryDiscarded`] if they were discarded; [`Error::PermissionDenied`] without the right to read the whole
+    /// range; [`Error::InvalidRequest`] if no key can be in it, [`Error::RequestTooLarge`] if its ends are longer than a
+    /// request; [`Error::Unsupported`] if every member runs an earlier release; as [`Client::get`] if none could begin it before
+    /// the client's deadline. Later the deadline does not count.
     pub async fn begin(self) -> Result<Watch, Error> {
         let WatchOptions { client, range, after, keys_only } = self;
         let range = range.to_proto()?;
@@ -120,7 +120,7 @@ impl Watch {
     /// [`Error::Compacted`] or [`Error::HistoryDiscarded`]: what follows [`Watch::position`] is gone. Watch anew, then list
     /// the keys. [`Error::PermissionDenied`]: the right to read the range was taken away. [`Error::ValueUnreadable`]: no
     /// node that was reached has the next value intact. [`Error::ClusterMismatch`]: the nodes are of another cluster now, as after a
-    /// restore. [`Error::Unavailable`]: a node told what no node may tell. After an error every call returns it.
+    /// restore. [`Error::Unavailable`]: a node told what no node may tell, and `last_error` begins with `the node told`. After an error every call returns it.
     pub async fn next(&mut self) -> Result<Change, Error> {
         loop {
             if let Some(next) = self.inbox.next() {

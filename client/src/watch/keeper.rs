@@ -27,6 +27,8 @@ use crate::watch_stream::{Left, Over, Watching};
 const STEADY: Duration = Duration::from_secs(10);
 /// How often a watch sees whether it is time to ask for the members.
 const MEMBERS: Duration = Duration::from_secs(5);
+/// What the error of a watch begins with whose node may not be believed. No other error of a watch does.
+const BREACH: &str = "the node told what no node may tell";
 
 /// What is needed to begin a watch at any node.
 pub(super) struct Keeper {
@@ -162,7 +164,10 @@ impl Keeper {
                 self.failed(attempts, node, Failure::Compacted { oldest, now }).await
             }
             Over::Said(error) => Err(error),
-            Over::Breach(breach) => Err(Error::unavailable(node.address(), breach)),
+            Over::Breach(breach) => {
+                let why = format!("{BREACH}: {breach}");
+                Err(Error::unavailable(node.address(), why))
+            }
         }
     }
 
