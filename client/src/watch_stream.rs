@@ -5,7 +5,8 @@
 //!
 //! What holds here: no watch waits for the reader of another one. A watch whose inbox is full is ended at the node. A node that
 //! says nothing for [`SILENCE`] is left: one that works marks its progress more often than that. What a node tells that it may not
-//! tell ends the watch that it concerns, or all of the stream, with a sentence. Nothing here grows by what a node sends.
+//! tell ends the watch that it concerns, or all of the stream, with a sentence; where its marks fall back it is only left. Nothing
+//! here grows by what a node sends.
 
 pub(crate) mod inbox;
 
@@ -29,7 +30,9 @@ use crate::proto::watch_ended::Why;
 use crate::proto::{self, ErrorDetail, watch_part, watch_request};
 use crate::shown::of_node;
 use crate::types::Position;
-use inbox::{Breach, Inbox, Taken, Turn};
+use inbox::{Inbox, Taken, Turn};
+
+pub(crate) use inbox::Over;
 
 /// A node that says nothing for so long is left. One that works says something every 10 s.
 const SILENCE: Duration = Duration::from_secs(25);
@@ -41,7 +44,7 @@ const WINDOW: usize = 4;
 const MOST_ENDING: usize = 1 << 16;
 
 /// Why a node tells a watch nothing any more.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Left {
     /// Too much waits to be read.
     Full,
@@ -49,15 +52,6 @@ pub(crate) enum Left {
     Elsewhere(Status),
     /// The node says, or shows, that the watch is over.
     Over(Over),
-}
-
-/// Why a watch is over.
-#[derive(Clone)]
-pub(crate) enum Over {
-    /// The node says so: of [`Error::Compacted`] for itself alone, of others for each node.
-    Said(Error),
-    /// The node told what no node may tell: a sentence about it.
-    Breach(Breach),
 }
 
 /// Who asks for a watch, and over which connection.
@@ -232,8 +226,8 @@ async fn exchange(
             message = told.next() => match message {
                 Some(Ok(message)) => {
                     heard = Instant::now();
-                    if let Err(breach) = watches.told(message) {
-                        return Left::Over(Over::Breach(breach));
+                    if let Err(left) = watches.told(message) {
+                        return left;
                     }
                 }
                 Some(Err(status)) => return Left::Elsewhere(status),
@@ -272,29 +266,32 @@ impl Watches {
         Some(proto::WatchRequest { kind: Some(kind) })
     }
 
-    /// What the node told.
-    fn told(&mut self, message: proto::WatchResponse) -> Result<(), Breach> {
+    /// What the node told. The error: why all watches leave it.
+    fn told(&mut self, message: proto::WatchResponse) -> Result<(), Left> {
         for part in message.parts {
-            self.part(part)?;
+            self.part(part).map_err(|breach| Left::Over(Over::Breach(breach)))?;
         }
         let Some(through) = message.through.map(Position::from) else { return Ok(()) };
         let before = self.through.replace(through).unwrap_or_default();
         if through.index < before.index || through.term < before.term {
-            return Err(format!(
+            // An unsafe recovery may have discarded what was marked. Whether it discarded the position of a watch shows where
+            // the watch begins again.
+            return Err(Left::Elsewhere(Status::unavailable(format!(
                 "it marked its progress at entry {through}, behind entry {before}"
-            ));
+            ))));
         }
         for slot in self.listeners.values_mut() {
             let told = |listener: &Listener| listener.inbox.through(listener.turn, through);
-            if let Some(Err(breach)) = slot.as_ref().map(told) {
+            if let Some(Err(over)) = slot.as_ref().map(told) {
                 self.ending += 1;
-                leave(slot, Left::Over(Over::Breach(breach)));
+                leave(slot, Left::Over(over));
             }
         }
         Ok(())
     }
 
-    fn part(&mut self, part: proto::WatchPart) -> Result<(), Breach> {
+    /// The error: what no node may tell, as a sentence about it.
+    fn part(&mut self, part: proto::WatchPart) -> Result<(), String> {
         let proto::WatchPart { id, kind } = part;
         let Some(kind) = kind else {
             return Err("it told something of a watch that this client does not know".to_owned());
@@ -354,7 +351,7 @@ impl Listener {
         match taken {
             Ok(Taken::All) => None,
             Ok(Taken::Full) => Some(Left::Full),
-            Err(breach) => Some(Left::Over(Over::Breach(breach))),
+            Err(over) => Some(Left::Over(over)),
         }
     }
 

@@ -23,8 +23,20 @@ pub(crate) const MOST_BYTES: usize = 4 << 20;
 /// Memory of a change beside its key and value.
 const CHANGE_BYTES: usize = 128;
 
-/// What a node told that no node may tell, as a sentence about it.
-pub(super) type Breach = String;
+/// Why a watch is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The node says so, or what it told shows it: of [`Error::Compacted`] for itself alone, of others for each node.
+    Said(Error),
+    /// The node told what no node may tell: a sentence about it.
+    Breach(String),
+}
+
+impl From<String> for Over {
+    fn from(breach: String) -> Over {
+        Over::Breach(breach)
+    }
+}
 
 /// Whether what was told was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +115,10 @@ impl Inbox {
     }
 
     /// The node begins behind this entry.
-    pub(super) fn began(&self, turn: Turn, at: Position) -> Result<(), Breach> {
+    pub(super) fn began(&self, turn: Turn, at: Position) -> Result<(), Over> {
         let Some(mut state) = self.filled(turn) else { return Ok(()) };
         if state.began {
-            return Err("it began a watch twice".to_owned());
+            return Err("it began a watch twice".to_owned().into());
         }
         let told = state.told;
         match told {
@@ -114,9 +126,12 @@ impl Inbox {
             Some(after) => {
                 let is_it = after.term == at.term || after.term == 0 || at.term == 0;
                 if after.index != at.index || !is_it {
-                    return Err(format!(
-                        "it was asked for what follows entry {after}, and began behind {at}"
-                    ));
+                    let breach = || {
+                        format!(
+                            "it was asked for what follows entry {after}, and began behind {at}"
+                        )
+                    };
+                    return Err(backwards(after, at, breach));
                 }
                 if after.term == 0 {
                     state.told = Some(at);
@@ -131,10 +146,10 @@ impl Inbox {
     }
 
     /// The node told these changes.
-    pub(super) fn changes(&self, turn: Turn, told: proto::WatchChanges) -> Result<Taken, Breach> {
+    pub(super) fn changes(&self, turn: Turn, told: proto::WatchChanges) -> Result<Taken, Over> {
         let Some(mut state) = self.filled(turn) else { return Ok(Taken::All) };
         if !state.began {
-            return Err("it told changes of a watch that it had not begun".to_owned());
+            return Err("it told changes of a watch that it had not begun".to_owned().into());
         }
         for change in told.changes {
             let change = self.checked(change)?;
@@ -151,7 +166,7 @@ impl Inbox {
     }
 
     /// Everything up to this entry was told to each watch of the stream. One that began behind it learns nothing.
-    pub(super) fn through(&self, turn: Turn, through: Position) -> Result<(), Breach> {
+    pub(super) fn through(&self, turn: Turn, through: Position) -> Result<(), Over> {
         let Some(mut state) = self.filled(turn) else { return Ok(()) };
         let told = state.told.unwrap_or_default();
         let is_behind = |entry: &Position| through.index < entry.index;
@@ -216,7 +231,7 @@ impl Inbox {
     }
 
     /// A change that this watch may be told.
-    fn checked(&self, change: proto::Change) -> Result<Change, Breach> {
+    fn checked(&self, change: proto::Change) -> Result<Change, String> {
         let Some(at) = change.at else {
             return Err("it told a change without its entry".to_owned());
         };
@@ -247,12 +262,13 @@ impl Inbox {
 
 impl State {
     /// Takes the next change in order.
-    fn take(&mut self, change: Change) -> Result<Taken, Breach> {
+    fn take(&mut self, change: Change) -> Result<Taken, Over> {
         let at = entry(&change);
         if self.open != Some(at) {
             let before = self.open.or(self.told).unwrap_or_default();
             if at.index <= before.index || at.term < before.term {
-                return Err(format!("it told a change of entry {at} behind entry {before}"));
+                let breach = || format!("it told a change of entry {at} behind entry {before}");
+                return Err(backwards(before, at, breach));
             }
             if let Some(open) = self.open {
                 self.complete(open)?;
@@ -260,9 +276,9 @@ impl State {
         }
         if let Some((entry, left)) = self.again {
             if at != entry {
-                return Err(format!(
-                    "it told entry {at} where another node had told entry {entry}"
-                ));
+                let breach =
+                    || format!("it told entry {at} where another node had told entry {entry}");
+                return Err(otherwise(entry, at, breach));
             }
             self.open = Some(at);
             self.again = left.checked_sub(1).map(|left| (entry, left));
@@ -284,13 +300,18 @@ impl State {
     }
 
     /// Everything up to this entry was told.
-    fn complete(&mut self, through: Position) -> Result<(), Breach> {
+    fn complete(&mut self, through: Position) -> Result<(), Over> {
         let before = self.open.or(self.told).unwrap_or_default();
-        if through.index < before.index || through.term < before.term {
-            return Err(format!("it told everything up to entry {through} behind entry {before}"));
+        let is_other = through.index == before.index && through.term != before.term;
+        let is_known = before.term != 0;
+        if through.index < before.index || through.term < before.term || (is_other && is_known) {
+            let breach =
+                || format!("it told everything up to entry {through} behind entry {before}");
+            return Err(backwards(before, through, breach));
         }
         if let Some((entry, _)) = self.again.filter(|(entry, _)| through.index >= entry.index) {
-            return Err(format!("it told less of entry {entry} than another node"));
+            let breach = || format!("it told less of entry {entry} than another node");
+            return Err(otherwise(entry, through, breach));
         }
         if let Some(Item::Change(last)) = self.items.back_mut()
             && self.open == Some(entry(last))
@@ -352,6 +373,25 @@ impl State {
         }
         self.advance();
         Some(change)
+    }
+}
+
+/// What it means that a node tells of entry `at` behind entry `before`, at the same index or an earlier one. The story: an unsafe
+/// recovery discarded entries that were told. A member told what the cluster has since at their indexes, in a later term, and the
+/// watch ended as if that member lied.
+fn backwards(before: Position, at: Position, breach: impl FnOnce() -> String) -> Over {
+    match at.index <= before.index {
+        true => otherwise(before, at, breach),
+        false => Over::Breach(breach()),
+    }
+}
+
+/// The same, where it tells of entry `at` and not of entry `known`. An entry of a later term takes the place of one only where
+/// that was discarded.
+fn otherwise(known: Position, at: Position, breach: impl FnOnce() -> String) -> Over {
+    match known.term != 0 && at.term > known.term {
+        true => Over::Said(Error::HistoryDiscarded),
+        false => Over::Breach(breach()),
     }
 }
 

@@ -54,6 +54,14 @@ fn response(
     proto::WatchResponse { parts: parts.into_iter().collect(), through: through.map(at) }
 }
 
+/// What no node may tell, as a sentence.
+fn sentence(left: Left) -> String {
+    match left {
+        Left::Over(Over::Breach(breach)) => breach,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn position(watch: &Watcher) -> u64 {
     watch.inbox.position().index
 }
@@ -102,13 +110,40 @@ fn what_concerns_one_watch_ends_that_one_and_what_concerns_none_ends_the_stream(
         (response([began(7)], None), "watch 7"),
         (response([changed(7, 11)], None), "watch 7"),
         (response([unknown], None), "does not know"),
-        (response([], Some(14)), "3.14, behind entry 3.15"),
     ] {
         let mut watches = Watches::default();
         ask(&mut watches, 1);
-        watches.told(response([], Some(15))).unwrap();
-        let breach = watches.told(told).unwrap_err();
+        let breach = sentence(watches.told(told).unwrap_err());
         assert!(breach.contains(says), "{breach}");
+    }
+}
+
+/// The story: an unsafe recovery discarded what a member had marked. Its marks fell, and all watches there ended as if it lied.
+#[test]
+fn a_mark_that_falls_leaves_the_stream_and_ends_no_watch() {
+    let mut watches = Watches::default();
+    let mut watch = ask(&mut watches, 1);
+    watches.told(response([began(1)], Some(15))).unwrap();
+    let left = watches.told(response([], Some(14))).unwrap_err();
+    watches.leave(&left);
+    let Ok(Left::Elsewhere(status)) = watch.left.try_recv() else { panic!("it is over") };
+    assert!(status.message().contains("3.14, behind entry 3.15"), "{status}");
+    assert_eq!(position(&watch), 15);
+}
+
+#[test]
+fn a_watch_that_ended_is_as_far_as_what_was_told_of_it() {
+    for why in [Why::Denied, Why::Compacted, Why::Discarded, Why::Move] {
+        let mut watches = Watches::default();
+        let mut watch = ask(&mut watches, 1);
+        let told = response([began(1), changed(1, 11), ended(1, why)], Some(15));
+        watches.told(told).unwrap();
+        watches.told(response([], Some(16))).unwrap();
+        assert!(watch.left.try_recv().is_ok());
+        watch.inbox.fail(Error::HistoryDiscarded);
+        assert_eq!(position(&watch), 10, "{why:?}");
+        assert_eq!(watch.inbox.next().unwrap().unwrap().version.0, 11);
+        assert_eq!(position(&watch), 11, "{why:?}");
     }
 }
 
@@ -119,7 +154,7 @@ fn a_node_that_confirms_no_end_is_left_before_it_takes_memory() {
         ask(&mut watches, id);
         watches.asked(Asked::End(id));
     }
-    let breach = watches.told(response([changed(1, 11)], None)).unwrap_err();
+    let breach = sentence(watches.told(response([changed(1, 11)], None)).unwrap_err());
     assert!(breach.contains("did not end"), "{breach}");
 }
 

@@ -452,32 +452,42 @@ async fn a_cluster_that_was_made_anew_is_not_watched_on() {
     assert!(matches!(error, Error::ClusterMismatch { .. }), "{error:?}");
 }
 
+/// The story: an unsafe recovery discarded the newest entries. The marks of a member fell, and all of its watches ended as if it
+/// lied: only where a watch begins again does it show that its position is not in the history any more.
+#[tokio::test]
+async fn a_mark_that_falls_is_asked_about_and_may_be_history_that_was_discarded() {
+    let (node, client) = one().await;
+    let (mut watch, stream, _) = watched(&client, &node).await;
+    stream.marks(19);
+    while watch.position() != position(19) {
+        in_time(watch.progressed()).await;
+    }
+    stream.marks(18);
+    let mut again = in_time(node.watched()).await;
+    let begin = in_time(again.begin()).await;
+    assert_eq!(begin.after, Some(at(19)));
+    again.tells([ended(begin.id, Why::Discarded)]);
+    assert_eq!(ends(&mut watch).await, Error::HistoryDiscarded);
+}
+
 /// What no node may tell ends a watch, with the node's address and what it told.
 #[tokio::test]
 async fn what_a_hostile_node_tells_is_an_error_and_never_a_change() {
-    let of_entry = |index| vec![(vec![changes(1, [put("a", index)], None)], None)];
-    let both = |first: u64, second: u64| {
-        vec![(vec![changes(1, [put("a", first), put("a", second)], None)], None)]
-    };
-    let marks = vec![(vec![], Some(19)), (vec![], Some(18))];
+    let both = [put("a", 12), put("a", 11)];
     for (told, says) in [
-        (vec![(vec![began(77, at(10))], None)], "watch 77"),
-        (vec![(vec![changes(77, [put("a", 11)], Some(11))], None)], "watch 77"),
-        (vec![(vec![began(1, at(10))], None)], "began a watch twice"),
-        (of_entry(10), "entry 3.10 behind entry 3.10"),
-        (both(12, 11), "entry 3.11 behind entry 3.12"),
-        (vec![(vec![changes(1, [], Some(9))], None)], "up to entry 3.9 behind entry 3.10"),
-        (vec![(vec![changes(1, [put("", 11)], None)], None)], "outside of the range"),
-        (vec![(vec![proto::WatchPart { id: 1, kind: None }], None)], "does not know"),
-        (marks, "progress at entry 3.18, behind entry 3.19"),
+        (began(77, at(10)), "watch 77"),
+        (changes(77, [put("a", 11)], Some(11)), "watch 77"),
+        (began(1, at(10)), "began a watch twice"),
+        (changes(1, [put("a", 10)], None), "entry 3.10 behind entry 3.10"),
+        (changes(1, both, None), "entry 3.11 behind entry 3.12"),
+        (changes(1, [], Some(9)), "up to entry 3.9 behind entry 3.10"),
+        (changes(1, [put("", 11)], None), "outside of the range"),
+        (proto::WatchPart { id: 1, kind: None }, "does not know"),
     ] {
         let (node, client) = one().await;
         let (mut watch, stream, id) = watched(&client, &node).await;
         assert_eq!(id, 1, "the first one of its stream");
-        for (parts, through) in told {
-            let through = through.map(at);
-            stream.sends(Ok(proto::WatchResponse { parts, through }));
-        }
+        stream.tells([told]);
         let error = ends(&mut watch).await;
         let said = error.to_string();
         assert!(is_breach(&error), "{said}");

@@ -35,8 +35,16 @@ fn turn(inbox: &Inbox) -> Turn {
 }
 
 /// The node whose turn it is tells this.
-fn tell(inbox: &Inbox, told: proto::WatchChanges) -> Result<Taken, Breach> {
+fn tell(inbox: &Inbox, told: proto::WatchChanges) -> Result<Taken, Over> {
     inbox.changes(turn(inbox), told)
+}
+
+/// What no node may tell, as a sentence.
+fn sentence(over: Over) -> String {
+    match over {
+        Over::Breach(breach) => breach,
+        Over::Said(error) => panic!("{error}"),
+    }
 }
 
 /// The keys of what can be read, with a dot behind the last one of each entry.
@@ -171,7 +179,7 @@ fn what_no_node_may_tell_is_refused_with_a_sentence() {
         (vec![put("a", 10)], None, "behind entry 3.10"),
         (vec![put("a", 12), put("a", 11)], None, "entry 3.11 behind entry 3.12"),
         (vec![of_term(2, 12)], None, "entry 2.12 behind entry 3.10"),
-        (vec![of_term(3, 12), of_term(4, 12)], None, "entry 4.12 behind entry 3.12"),
+        (vec![of_term(4, 12), of_term(3, 12)], None, "entry 3.12 behind entry 4.12"),
         (vec![put("A", 12)], None, "outside of the range"),
         (vec![put("x", 12)], None, "outside of the range"),
         (vec![nameless], None, "outside of the range"),
@@ -182,18 +190,68 @@ fn what_no_node_may_tell_is_refused_with_a_sentence() {
         (vec![put("a", 12)], Some(later(3, 11)), "up to entry 3.11 behind entry 3.12"),
     ] {
         let inbox = inbox();
-        let breach = tell(&inbox, proto::WatchChanges { changes, through }).unwrap_err();
+        let over = tell(&inbox, proto::WatchChanges { changes, through }).unwrap_err();
+        let breach = sentence(over);
         assert!(breach.contains(says), "{breach}");
     }
     let again = inbox();
-    assert!(again.began(turn(&again), at(10).into()).unwrap_err().contains("twice"));
+    let twice = again.began(turn(&again), at(10).into()).unwrap_err();
+    assert!(sentence(twice).contains("twice"));
     for (term, index) in [(3, 9), (3, 11), (2, 10)] {
         let inbox = inbox();
         let (turn, _) = inbox.restart();
-        let breach = inbox.began(turn, later(term, index).into()).unwrap_err();
+        let breach = sentence(inbox.began(turn, later(term, index).into()).unwrap_err());
         assert!(breach.contains("began behind"), "{breach}");
-        assert!(tell(&inbox, told(&[], None)).unwrap_err().contains("had not begun"));
+        let breach = sentence(tell(&inbox, told(&[], None)).unwrap_err());
+        assert!(breach.contains("had not begun"), "{breach}");
     }
+}
+
+/// The story: an unsafe recovery discarded entries that a watch had been told. The next node told what the cluster has at their
+/// indexes since, in a later term, and the watch ended as if that node lied.
+#[test]
+fn an_entry_of_a_later_term_at_a_known_index_shows_that_history_was_discarded() {
+    let later = |index| proto::Position { term: 4, index };
+    let of_later = |index| proto::Change { at: Some(later(index)), ..put("a", index) };
+    let discarded = Over::Said(Error::HistoryDiscarded);
+    let began = || {
+        let inbox = inbox();
+        tell(&inbox, told(&[put("a", 12)], Some(12))).unwrap();
+        inbox
+    };
+    for (changes, through) in [
+        (vec![of_later(12)], None),
+        (vec![of_later(11)], None),
+        (vec![put("a", 13), of_later(13)], None),
+        (vec![], Some(later(12))),
+        (vec![], Some(later(11))),
+        (vec![put("a", 13)], Some(later(13))),
+    ] {
+        let told = proto::WatchChanges { changes, through };
+        assert_eq!(tell(&began(), told.clone()), Err(discarded.clone()), "{told:?}");
+    }
+    let inbox = began();
+    assert_eq!(inbox.through(turn(&inbox), later(12).into()), Err(discarded.clone()));
+    let inbox = began();
+    let (turn, _) = inbox.restart();
+    assert_eq!(inbox.began(turn, later(12).into()), Err(discarded.clone()));
+    // The same of an entry that was read in part.
+    for (changes, through) in [
+        (vec![of_later(13)], None),
+        (vec![of_later(14)], None),
+        (vec![], Some(later(13))),
+        (vec![], Some(later(14))),
+    ] {
+        let inbox = began();
+        tell(&inbox, told(&[put("a", 13), put("b", 13)], None)).unwrap();
+        assert_eq!(read(&inbox), "a.a");
+        begin(&inbox);
+        let told = proto::WatchChanges { changes, through };
+        assert_eq!(tell(&inbox, told.clone()), Err(discarded.clone()), "{told:?}");
+    }
+    // What follows in a later term is history as it goes on.
+    let inbox = began();
+    assert_eq!(tell(&inbox, told(&[of_later(13)], None)), Ok(Taken::All));
 }
 
 #[test]
