@@ -63,6 +63,8 @@ pub(crate) struct Attempts {
     unfit: Vec<Arc<Node>>,
     /// Nodes that were not reached, or broke off.
     unreached: Vec<Arc<Node>>,
+    /// It goes on until a node can serve it. One that answers may do so later.
+    lasts: bool,
     tried: Vec<String>,
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
@@ -88,6 +90,7 @@ impl Attempts {
             avoid: None,
             unfit: Vec::new(),
             unreached: Vec::new(),
+            lasts: false,
             tried: Vec::new(),
             strangers: Vec::new(),
             compacted: None,
@@ -104,6 +107,11 @@ impl Attempts {
     /// The same, for a request that nodes of any generation answer.
     pub(crate) fn of_any_generation(self) -> Self {
         Attempts { stays: Stays::Never, ..self }
+    }
+
+    /// The same, for what goes on until a node can serve it.
+    pub(crate) fn lasting(self) -> Self {
+        Attempts { lasts: true, ..self }
     }
 
     /// The same, for a call whose answer may take so long.
@@ -302,9 +310,15 @@ impl Attempts {
         if self.target != Target::Leader && is_unfit && !self.is_unfit(node) {
             self.unfit.push(node.clone());
         }
-        if matches!(failure, Failure::NotSent(_) | Failure::OtherCluster(_) | Failure::Lost { .. })
-            && !self.unreached.iter().any(|unreached| Arc::ptr_eq(unreached, node))
-        {
+        let is_unreached = match &failure {
+            Failure::NotSent(_) | Failure::OtherCluster(_) => true,
+            Failure::Lost { answered, .. } => !(*answered && self.lasts),
+            _ => false,
+        };
+        if is_unreached || self.lasts {
+            self.unreached.retain(|unreached| !Arc::ptr_eq(unreached, node));
+        }
+        if is_unreached {
             self.unreached.push(node.clone());
         }
         if let Failure::Compacted { oldest, now } = &failure

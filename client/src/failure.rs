@@ -44,8 +44,8 @@ pub(crate) enum Failure {
     /// A node does not keep the changes any more that a watch comes to. Another one may: each has a history of its own, which
     /// begins anew at its start.
     Compacted { oldest: Position, now: Position },
-    /// The request may have been received and may take effect, now or later.
-    Lost { why: Why, timed_out: bool },
+    /// The request may have been received and may take effect, now or later. `answered`: the node itself said so.
+    Lost { why: Why, timed_out: bool, answered: bool },
     /// The request is refused for good. It had no effect.
     Refused(Error),
 }
@@ -97,7 +97,7 @@ impl Failure {
             // Another connection may damage nothing.
             Reason::ValueDamaged => Failure::NotSent(said().into()),
             Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
-                Failure::Lost { why: said().into(), timed_out: false }
+                Failure::Lost { why: said().into(), timed_out: false, answered: true }
             }
         }
     }
@@ -113,9 +113,9 @@ impl Failure {
             Code::Unimplemented => Failure::Unsupported(why(status)),
             Code::DeadlineExceeded | Code::Cancelled => {
                 let (text, source) = (of_node(status.message()), SystemError::below(status));
-                Failure::Lost { why: Why { text, source }, timed_out: true }
+                Failure::Lost { why: Why { text, source }, timed_out: true, answered: false }
             }
-            _ => Failure::Lost { why: why(status), timed_out: false },
+            _ => Failure::Lost { why: why(status), timed_out: false, answered: false },
         }
     }
 

@@ -161,7 +161,9 @@ mod tests {
         let ends = [(0, 60, 2500, false), (2, 60, 4500, false), (5, 4, 4000, true)];
         for (answers, deadline, ends_at, keeps) in ends {
             let (answer, took, kept) = attempt_beside(answers, seconds(deadline)).await;
-            let Err(Failure::Lost { why, timed_out: true }) = answer else { panic!("{answer:?}") };
+            let Err(Failure::Lost { why, timed_out: true, .. }) = answer else {
+                panic!("{answer:?}")
+            };
             assert!(took.as_millis().abs_diff(ends_at) < 10, "{took:?}");
             assert_eq!(why.text, format!("a:1: no answer within {} ms", took.as_millis()));
             assert_eq!(kept, keeps);

@@ -92,7 +92,9 @@ impl Attempts {
                 Error::unavailable_at(tried, sentence.clone())
             }
             Some(Failure::SessionExpired) => Error::unavailable_at(tried, "session expired"),
-            Some(Failure::Lost { why, timed_out: true }) => Error::deadline_exceeded(why.clone()),
+            Some(Failure::Lost { why, timed_out: true, .. }) => {
+                Error::deadline_exceeded(why.clone())
+            }
             Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
                 Error::unavailable_at(tried, why.clone())
             }

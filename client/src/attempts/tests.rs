@@ -21,7 +21,7 @@ async fn the_error_at_the_deadline_is_that_of_the_last_attempt() {
     assert_eq!(last_was(Failure::NotLeader(None)).await, Error::NoLeader { tried: tried.clone() });
     let unavailable = Error::unavailable_at(tried, "refused");
     assert_eq!(last_was(Failure::NotSent("refused".into())).await, unavailable);
-    let lost = |timed_out| Failure::Lost { why: "gone".into(), timed_out };
+    let lost = |timed_out| Failure::Lost { why: "gone".into(), timed_out, answered: false };
     assert!(matches!(last_was(lost(true)).await, Error::DeadlineExceeded { .. }));
     assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
 }
@@ -76,6 +76,31 @@ async fn a_leader_that_is_named_and_cannot_be_reached_is_no_cluster_without_a_le
     answers.at("b:1").unwrap().connect_lazily();
     let disagree = named_at(&answers, "b:1", None);
     assert!(matches!(disagree, Error::NoLeader { .. }), "{disagree:?}");
+}
+
+/// The story: the value that a watch came to could not be read at one member. The other one was moving its watches away, and was
+/// taken for one out of reach: the watch ended although that member had the value.
+#[test]
+fn a_node_that_answers_is_left_to_ask_by_what_goes_on_until_it_can() {
+    let pool = Pool::new(Options::new(["a:1", "b:1"]).seed(3)).unwrap();
+    let (damaged, other) = (pool.nth(0).unwrap(), pool.nth(1).unwrap());
+    let unreadable = Failure::Unreadable("damaged".to_owned());
+    let lost = |answered| Failure::Lost { why: "moved".into(), timed_out: false, answered };
+    let deadline = Duration::from_secs(10);
+    let is_over = |mut attempts: Attempts, failures: &[Failure]| {
+        for failure in failures {
+            attempts.note(&pool, &other, failure.clone());
+        }
+        attempts.ended_by(&pool, &damaged, &unreadable).is_some()
+    };
+    let lasting = || Attempts::new(Target::Any, deadline).lasting();
+    assert!(!is_over(lasting(), &[lost(true)]));
+    assert!(is_over(lasting(), &[lost(false)]), "it was not reached");
+    assert!(!is_over(lasting(), &[lost(false), lost(true)]), "it is reached again");
+    assert!(!is_over(lasting(), &[lost(false), Failure::Overloaded(Duration::ZERO)]));
+    assert!(is_over(lasting(), &[lost(false), unreadable.clone()]), "neither has it");
+    let read = Attempts::new(Target::Reader, deadline);
+    assert!(is_over(read, &[lost(true)]), "a read does not wait for it");
 }
 
 /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay

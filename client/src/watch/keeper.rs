@@ -199,7 +199,7 @@ fn of_begun(failure: Failure) -> Failure {
         Failure::Refused(error)
             if !error.is_denied() && !matches!(error, Error::ClusterMismatch { .. }) =>
         {
-            Failure::Lost { why: error.to_string().into(), timed_out: false }
+            Failure::Lost { why: error.to_string().into(), timed_out: false, answered: true }
         }
         failure => failure,
     }
@@ -207,5 +207,5 @@ fn of_begun(failure: Failure) -> Failure {
 
 /// Attempts to begin a watch anew: as long as it takes.
 fn resuming() -> Attempts {
-    Attempts::new(Target::Any, LONGEST).without_effect()
+    Attempts::new(Target::Any, LONGEST).without_effect().lasting()
 }

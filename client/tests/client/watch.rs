@@ -346,6 +346,27 @@ async fn a_value_that_no_node_can_read_ends_the_watch() {
     playing.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+/// The story: the value that a watch came to could not be read at one member. The other one moved its watches away for a moment,
+/// and was taken for one out of reach: the watch ended although that member had the value.
+#[tokio::test]
+async fn a_value_is_waited_for_where_a_node_answers_that_may_have_it() {
+    let (damaged, moving, client) = two().await;
+    let (mut watch, stream, id) = watched(&client, &damaged).await;
+    let playing = plays(&damaged, |begin| vec![begun(&begin), ended(begin.id, Why::Unreadable)]);
+    stream.tells([ended(id, Why::Move)]);
+    for _ in 0..3 {
+        let mut stream = in_time(moving.watched()).await;
+        let begin = in_time(stream.begin()).await;
+        stream.tells([ended(begin.id, Why::Move)]);
+        drop(stream);
+    }
+    let mut stream = in_time(moving.watched()).await;
+    let begin = in_time(stream.begun()).await;
+    stream.tells([changes(begin.id, [put("a", 11)], Some(11))]);
+    assert_eq!(keys(&mut watch, 1).await, "a.");
+    playing.abort();
+}
+
 #[tokio::test]
 async fn history_that_is_gone_is_an_error_with_what_is_left() {
     let compacted = Error::Compacted { oldest: position(20), now: position(30) };
