@@ -261,8 +261,13 @@ impl Watching {
         }
     }
 
-    /// The position up to which all watches were told everything, if it is one of the history.
+    /// The position up to which all watches were told everything, if it is one of the history. `None` while a part waits
+    /// to go out: a watch that has ended is none of the stream's any more, but its client learns that only then, and
+    /// would go on behind a mark that came before.
     fn through(&self) -> Option<proto::Position> {
+        if !self.parts.is_empty() {
+            return None;
+        }
         // One that began behind the hub would be told that it is further back than it began.
         let told = self.hub.is_told().filter(|told| told.index >= self.begun_at)?;
         self.inner.replica.follows(told).ok().map(|()| position(told))

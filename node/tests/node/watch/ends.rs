@@ -106,17 +106,23 @@ async fn a_member_that_is_left_alone_sends_its_watches_elsewhere_and_begins_none
     cluster.until("it begins watches again", again).await;
 }
 
-/// The roles of a name, changed while it watches.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watch_ends_when_its_client_may_not_read_the_range_any_more() {
-    let hash = TokenHash::of(b"secret of ada");
-    let lines = format!("access.ada = \"write:app/ token:{hash}\"\naccess.ops = \"operator\"\n");
-    let cluster = Cluster::format(1, "64MiB", &lines).with_token("secret of ada");
+/// A node in this process, whose roles a test changes, and a cluster of its client's token.
+async fn served(lines: &str, token: &str) -> (Cluster, Node) {
+    let cluster = Cluster::format(1, "64MiB", lines).with_token(token);
     let mut layers = cairn_node::config::Layers::new();
     layers.add_file(Path::new(cluster.config(0))).expect("a file");
     let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
     let environment = Environment::from_files(&config).expect("a directory");
     let node = Node::start(config, environment).await.expect("it starts");
+    (cluster, node)
+}
+
+/// The roles of a name, changed while it watches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_its_client_may_not_read_the_range_any_more() {
+    let hash = TokenHash::of(b"secret of ada");
+    let lines = format!("access.ada = \"write:app/ token:{hash}\"\naccess.ops = \"operator\"\n");
+    let (cluster, node) = served(&lines, "secret of ada").await;
     let set = |text: String| node.set_access(&Entries::parse(&text).expect("entries"));
     let client = cluster.client();
     client.put("app/1", "1").await.expect("allowed");
@@ -149,5 +155,58 @@ async fn a_watch_ends_when_its_client_may_not_read_the_range_any_more() {
     set("ada=write:app/".into());
     let ended = watches.ended(3).await;
     assert!(ended.why() == Why::Denied && ended.message.contains("does not know"), "{ended:?}");
+    node.shutdown().await.expect("it stops");
+}
+
+/// The next part of a watch, before which no mark of the stream reaches this index. Also says whether a message
+/// without parts came before it.
+async fn next_of(watches: &mut Watches, id: u64, index: u64) -> (watch_part::Kind, bool) {
+    let mut was_quiet = false;
+    loop {
+        let message = watches.message().await.expect("it goes on").expect("it goes on");
+        was_quiet |= message.parts.is_empty();
+        let through = message.through.map_or(0, |through| through.index);
+        assert!(through < index, "{through} covers a change that watch {id} was not told");
+        if let Some(part) = message.parts.into_iter().find(|part| part.id == id) {
+            return (part.kind.expect("a kind"), was_quiet);
+        }
+    }
+}
+
+/// The story: an entry changed keys of two watches of a stream, and one of them was not allowed any more. The message told
+/// the other one of its change, and marked that every watch was told everything up to there. Only the next message said
+/// that the first one had ended: its client went on behind the mark, and never saw the change.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mark_of_a_stream_covers_what_a_watch_that_ends_was_not_told() {
+    let hash = |token: &str| TokenHash::of(token.as_bytes());
+    let (ada, eve) = (hash("secret of ada"), hash("secret of eve"));
+    let lines = format!(
+        "access.ada = \"write:app/ token:{ada}\"\naccess.eve = \"write:app/ token:{eve}\"\naccess.ops = \"operator\"\n"
+    );
+    let (cluster, node) = served(&lines, "secret of eve").await;
+    let set = |role: &str| {
+        let text = format!("ada={role} token:{ada},eve=write:app/ token:{eve}");
+        node.set_access(&Entries::parse(&text).expect("entries"));
+    };
+    let client = cluster.client();
+    let token = Some("secret of ada");
+    let mut watches = Watches::open_as(&cluster.endpoints()[0], token).await.expect("allowed");
+    watches.begin(3, prefix("app/3"), None);
+    watches.part().await;
+    // A mark comes with changes if none came for a second, and without any if none came for five.
+    let mut was_quiet = false;
+    while !was_quiet {
+        set("write:app/");
+        watches.begin(2, prefix("app/2"), None);
+        let (began, before) = next_of(&mut watches, 2, u64::MAX).await;
+        assert!(matches!(began, watch_part::Kind::Began(_)), "{began:?}");
+        set("read:app/3");
+        let batch = client.batch().put("app/2", "x").put("app/3", "x").commit().await;
+        let index = batch.expect("allowed").version.0;
+        let (ended, behind) = next_of(&mut watches, 2, index).await;
+        let watch_part::Kind::Ended(ended) = ended else { panic!("{ended:?}") };
+        assert_eq!(ended.why(), Why::Denied, "{ended:?}");
+        was_quiet = before || behind;
+    }
     node.shutdown().await.expect("it stops");
 }
