@@ -43,10 +43,10 @@ use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use stream::Serving;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Status, Streaming};
 
-/// Watches that read the log at once. Others wait, and take no processor meanwhile.
+/// Streams that read the log at once. Others try again a little later, and take no processor meanwhile.
 const LOG_READERS: usize = 4;
 /// Memory of a watch beside its range.
 const WATCH_BYTES: usize = hub::PENDING * size_of::<LogId>() + 512;
@@ -70,6 +70,12 @@ impl Watches {
             held: Arc::default(),
             log_readers: Arc::new(Semaphore::new(LOG_READERS)),
         }
+    }
+
+    /// The turn to read the log, if it is free. No one waits in line for it: who is first there may not be polled for
+    /// as long as its client takes nothing. Do not await anything while you have it.
+    fn log_turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.log_readers.clone().try_acquire_owned().ok()
     }
 
     /// Lets a client have one more of at most so many watches, if it may.
@@ -166,6 +172,18 @@ mod tests {
         assert!(take(other).is_some());
         drop(others);
         assert_eq!(watches.held.lock().held(), 0);
+    }
+
+    /// The story: streams stood in line for a turn, and each waited for a barrier when it had its own. One whose client took
+    /// nothing was not polled when its turn came, and kept it for ever.
+    #[test]
+    fn a_stream_has_its_turn_to_read_the_log_at_once_or_not_at_all() {
+        let watches = Watches::new(&WatchMetrics::default());
+        let turns: Vec<_> = (0..LOG_READERS).filter_map(|_| watches.log_turn()).collect();
+        assert_eq!(turns.len(), LOG_READERS);
+        assert!(watches.log_turn().is_none());
+        drop(turns);
+        assert!(watches.log_turn().is_some());
     }
 
     #[test]

@@ -38,12 +38,14 @@ const AGE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before another attempt at a barrier, or at memory.
 const RETRY: Duration = Duration::from_millis(100);
+/// The pause before another attempt to read the log.
+const TURN: Duration = Duration::from_millis(3);
 /// How often a client hears something.
 const HEARS: Duration = Duration::from_secs(5);
 /// How often it hears how far its watches are, where it hears of changes anyway.
 const SHOWS: Duration = Duration::from_secs(1);
-/// How long a message waits for memory before it is planned anew.
-const WAITS: Duration = Duration::from_secs(10);
+/// How long a message waits for memory before it is planned anew: the client is to hear something meanwhile.
+const WAITS: Duration = HEARS;
 /// Requests that are taken together, so that the watches that they begin share a barrier.
 const REQUESTS: usize = 128;
 /// Parts of a message beside those with changes.
@@ -306,12 +308,19 @@ impl Watching {
             if !self.waits_to_tell().await {
                 return None;
             }
-            let plan = self.planned().await?;
+            // Here, behind the barrier: how far the watches are may not be told without one either.
+            if self.quiet().is_zero() {
+                return Some(self.how_far());
+            }
+            let Some(plan) = self.planned() else {
+                tokio::time::sleep(TURN).await;
+                continue;
+            };
             if plan.changes == 0 {
                 self.note(plan.parts);
                 // A log without a change for these watches is as much work as one with some.
                 tokio::task::yield_now().await;
-                return self.quiet().is_zero().then(|| self.how_far());
+                return None;
             }
             let need = page_bytes(plan.changes, plan.bytes);
             let charge = match admitted.take() {
@@ -325,26 +334,21 @@ impl Watching {
             match self.caller.admit(need, Instant::now() + WAITS).await {
                 Ok(charge) => admitted = Some(charge),
                 // Others hold it. Waiting costs nothing: the log has what is to be told.
-                Err(_) if self.quiet().is_zero() => return Some(self.how_far()),
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }
 
-    /// A plan of the next message. `None`: this member has no barrier any more.
-    async fn planned(&mut self) -> Option<Plan> {
+    /// A plan of the next message. `None`: it has to read the log, and so many others read it now.
+    ///
+    /// Nothing is waited for between the barrier and the plan, nor while the log is read: a stream that its transport
+    /// does not poll any more would keep its turn, and those of others would wait for it.
+    fn planned(&mut self) -> Option<Plan> {
         if !self.hub.reads_log() {
             return Some(self.plan(false));
         }
-        let readers = self.inner.watches.log_readers.clone();
-        let turn = readers.acquire_owned().await.ok()?;
-        // It waited for its turn. Mostly the barrier is still new enough.
-        self.may_tell(PATIENCE).await.ok()?;
-        let plan = self.plan(true);
-        // Those that wait for a turn are no load, and this one lets others go first.
-        tokio::task::yield_now().await;
-        drop(turn);
-        Some(plan)
+        let _turn = self.inner.watches.log_turn()?;
+        Some(self.plan(true))
     }
 
     /// Those that read the log are left out unless it is their turn.
