@@ -21,8 +21,10 @@
 
 mod begin;
 mod hub;
+mod marks;
 mod plan;
 mod ranges;
+mod shows;
 mod stream;
 mod values;
 

@@ -5,10 +5,11 @@
 //!   is waited for.
 //! - A message is planned behind a barrier. Its changes are told from the history as it is then, which refuses
 //!   a position that is not in it.
-//! - Every 5 seconds the client hears something: how far its watches are, or an empty message while one is not
-//!   told everything. So a client that hears nothing knows that something is broken.
+//! - Every 5 seconds the client hears something: how far its watches are, or an empty message while nothing can be said
+//!   of that. So a client that hears nothing knows that something is broken.
 
 use super::hub::{OfStream, Registered, Work};
+use super::marks::{HEARS, Marks};
 use super::plan::{Part, Plan, Planned, WATCHES, Watched};
 use super::ranges::Range;
 use super::{Held, Inner, Message, ended, position, untold, values};
@@ -40,10 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
 /// The pause before another attempt to read the log.
 const TURN: Duration = Duration::from_millis(3);
-/// How often a client hears something.
-const HEARS: Duration = Duration::from_secs(5);
-/// How often it hears how far its watches are, where it hears of changes anyway.
-const SHOWS: Duration = Duration::from_secs(1);
 /// How long a message waits for memory before it is planned anew: the client is to hear something meanwhile.
 const WAITS: Duration = HEARS;
 /// Requests that are taken together, so that the watches that they begin share a barrier.
@@ -85,7 +82,7 @@ impl Serving {
             ids: BTreeMap::new(),
             parts: VecDeque::new(),
             begun_at: 0,
-            heard: Instant::now(),
+            marks: Marks::new(),
         };
         Serving { requests: requests.fuse(), arrived, watching, has_ended: false }
     }
@@ -111,12 +108,15 @@ impl Serving {
                 Some(Err(refused))
             }
             Some(None) => None,
-            None => {
-                self.has_ended = true;
-                self.watching.end_all(Why::Move, "this node stops; ask another one");
-                self.watching.said().map(Ok)
-            }
+            None => self.last("this node stops; ask another one"),
         }
+    }
+
+    /// Sends all watches elsewhere for this reason. Then the stream ends.
+    fn last(&mut self, why: &str) -> Option<Message> {
+        self.has_ended = true;
+        self.watching.end_all(Why::Move, why);
+        self.watching.said().map(Ok)
     }
 
     /// Works until there is a message. May be cancelled, and then loses requests that were not answered.
@@ -125,7 +125,11 @@ impl Serving {
             if let Some(said) = self.watching.said() {
                 return Some(Ok(said));
             }
-            let quiet = self.watching.quiet();
+            if self.watching.marks.have_fallen() {
+                let why = "this member got another history; what it told before may not be in that";
+                return self.last(why);
+            }
+            let quiet = self.watching.marks.quiet();
             let event = {
                 let Serving { requests, watching, .. } = &mut *self;
                 tokio::select! {
@@ -197,8 +201,7 @@ pub(super) struct Watching {
     parts: VecDeque<(proto::WatchPart, Option<Held>)>,
     /// The greatest index at which a watch began.
     pub(super) begun_at: u64,
-    /// When the client last heard how far its watches are, or that they are not told everything.
-    heard: Instant,
+    pub(super) marks: Marks,
 }
 
 impl Watching {
@@ -233,9 +236,9 @@ impl Watching {
         (count > 0).then_some(proto::WatchResponse { parts, through: None })
     }
 
-    /// How long the client need not hear anything.
-    fn quiet(&self) -> Duration {
-        (self.heard + HEARS).saturating_duration_since(Instant::now())
+    /// Whether a part waits to go out beside changes.
+    pub(super) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
     }
 
     /// Returns once this member may tell what it has applied, if that is so within this time.
@@ -263,31 +266,14 @@ impl Watching {
         }
     }
 
-    /// The position up to which all watches were told everything, if it is one of the history. `None` while a part waits
-    /// to go out: a watch that has ended is none of the stream's any more, but its client learns that only then, and
-    /// would go on behind a mark that came before.
-    fn through(&self) -> Option<proto::Position> {
-        if !self.parts.is_empty() {
-            return None;
-        }
-        // One that began behind the hub would be told that it is further back than it began.
-        let told = self.hub.is_told().filter(|told| told.index >= self.begun_at)?;
-        self.inner.replica.follows(told).ok().map(|()| position(told))
-    }
-
     /// The client has heard nothing for a while: how far its watches are.
     async fn speak(&mut self) -> Option<proto::WatchResponse> {
-        self.heard = Instant::now();
+        self.marks.hears();
         if self.watches.is_empty() || !self.waits_to_tell().await {
             return None;
         }
         self.look_at_roles();
         Some(self.how_far())
-    }
-
-    fn how_far(&mut self) -> proto::WatchResponse {
-        self.heard = Instant::now();
-        proto::WatchResponse { parts: Vec::new(), through: self.through() }
     }
 
     /// Ends the watches that the client may not have any more.
@@ -309,7 +295,7 @@ impl Watching {
                 return None;
             }
             // Here, behind the barrier: how far the watches are may not be told without one either.
-            if self.quiet().is_zero() {
+            if self.marks.quiet().is_zero() {
                 return Some(self.how_far());
             }
             let Some(plan) = self.planned() else {
@@ -444,13 +430,12 @@ impl Watching {
         }
         self.inner.metrics.watches().told(count);
         self.caller.answer(charge);
+        let mut message = proto::WatchResponse { parts, through: None };
         // The hub has gone on since. Where the values took long, how far it is needs a barrier of its own.
-        let may_show = self.heard.elapsed() >= SHOWS && passed.elapsed() < AGE;
-        let through = may_show.then(|| self.through()).flatten();
-        if through.is_some() {
-            self.heard = Instant::now();
+        if self.marks.may_show() && passed.elapsed() < AGE {
+            self.mark(&mut message);
         }
-        Some(proto::WatchResponse { parts, through })
+        Some(message)
     }
 }
 
