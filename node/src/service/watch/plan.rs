@@ -5,7 +5,8 @@
 //!   of its changes, in memory of their own: it may be dropped while memory for its values is waited for.
 //! - It has no more changes and bytes than a message, but for a first change that is longer alone. What does not fit of an
 //!   entry comes with the next one: the watch knows how many of the entry's changes it was told.
-//! - A plan looks at a bounded number of entries, whatever the watches have to be told.
+//! - A plan looks at a bounded number of entries and changes, whatever the watches have to be told.
+//! - Watches have their turn in order: a plan that may not read the log ends before the first watch that has to.
 
 use super::hub::Work;
 use super::ranges::Range;
@@ -22,6 +23,8 @@ pub(super) const WATCHES: usize = 1024;
 /// Entries that a plan looks at, and of these so many at once for a watch that is behind.
 const ENTRIES: usize = 512;
 const READ: usize = 64;
+/// So many changes are as much work as an entry.
+const CHANGES_OF_ENTRY: usize = 64;
 
 /// How far a watch was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +74,21 @@ pub(super) struct Plan {
     /// Of keys and values.
     pub(super) bytes: usize,
     pub(super) changes: usize,
+    /// Looked at so far. An entry of many changes counts as several.
     entries: usize,
+    /// It may not read the log for watches that are behind.
+    leaves_log: bool,
     /// The entry that was looked at last, by the position before it: others may have to be told of the same.
     latest: Option<(LogId, EntryChanges)>,
     is_full: bool,
 }
 
 impl Plan {
+    /// One that reads the log for watches that are behind, or ends before the first of these.
+    pub(super) fn new(reads_log: bool) -> Plan {
+        Plan { leaves_log: !reads_log, ..Plan::default() }
+    }
+
     /// Whether there is no space for more, or enough was looked at.
     pub(super) fn is_full(&self) -> bool {
         self.is_full || self.entries >= ENTRIES || self.parts.len() >= WATCHES
@@ -105,6 +116,11 @@ impl Plan {
             Work::Behind(after) => Some(after),
         };
         let Some(at) = first.copied() else { return Ok(()) };
+        if self.leaves_log && matches!(work, Work::Behind(_)) {
+            // Those after it would be told again and again before it, since it only waits for its turn to read.
+            self.is_full = true;
+            return Ok(());
+        }
         let told = Told { at, part: watched.part };
         let mut part = Part { watch, breaks, changes: Vec::new(), told };
         match work {
@@ -131,8 +147,9 @@ impl Plan {
                 Some(latest) if latest.0 == *before => latest,
                 _ if self.entries >= ENTRIES => break,
                 _ => {
-                    self.entries += 1;
-                    let Some(entry) = history(*before, 1)?.into_iter().next() else { break };
+                    let entry = history(*before, 1)?.into_iter().next();
+                    self.entries += entry.as_ref().map_or(1, cost);
+                    let Some(entry) = entry else { break };
                     (*before, entry)
                 }
             };
@@ -160,7 +177,7 @@ impl Plan {
             if entries.is_empty() {
                 break;
             }
-            self.entries += entries.len();
+            self.entries += entries.iter().map(cost).sum::<usize>();
             if !entries.iter().all(|entry| self.entry(watched, entry, part)) {
                 break;
             }
@@ -200,6 +217,11 @@ impl Plan {
         part.told = Told { at: entry.id, part: None };
         true
     }
+}
+
+/// As how many entries it counts to look at this one.
+fn cost(entry: &EntryChanges) -> usize {
+    1 + entry.changes.len() / CHANGES_OF_ENTRY
 }
 
 #[cfg(test)]
@@ -255,7 +277,7 @@ mod tests {
             vec![put("a", 0, 1)],
         ]);
         let range = Range { start: "a".into(), end: Some("b".into()) };
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(true);
         let noted = Work::Entries(vec![id(2)]);
         plan.add((5, 0), &watched(&range, None), &noted, &history).expect("told");
         plan.add((6, 0), &watched(&range, None), &Work::Behind(id(0)), &history).expect("told");
@@ -274,7 +296,7 @@ mod tests {
             looked.set(looked.get() + 1);
             all_entries(after, most)
         };
-        let (range, mut plan) = (all(), Plan::default());
+        let (range, mut plan) = (all(), Plan::new(true));
         for watch in 0..600 {
             let work = Work::Entries(vec![id(1)]);
             plan.add((watch, 0), &watched(&range, None), &work, &history).expect("told");
@@ -296,7 +318,7 @@ mod tests {
         let range = all();
         let (mut at, mut part, mut told_keys) = (id(0), None, Vec::new());
         for _ in 0..6 {
-            let mut plan = Plan::default();
+            let mut plan = Plan::new(true);
             let work = Work::Behind(at);
             plan.add((5, 0), &watched(&range, part), &work, &history).expect("told");
             assert!(plan.bytes <= MESSAGE_BYTES + 1, "{}", plan.bytes);
@@ -312,7 +334,7 @@ mod tests {
     fn a_change_that_is_longer_than_a_message_is_told_alone_and_who_got_no_space_keeps_its_turn() {
         let history = log(vec![vec![put("a", 0, 3 * MESSAGE_BYTES)], vec![put("b", 0, 1)]]);
         let range = all();
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(true);
         let work = Work::Behind(id(0));
         plan.add((5, 0), &watched(&range, None), &work, &history).expect("told");
         assert!(plan.is_full());
@@ -320,7 +342,7 @@ mod tests {
         assert_eq!(keys(&plan), [(5, "a".to_owned())]);
         assert_eq!(plan.parts.len(), 1);
         // Without values it has space.
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(true);
         let watched = Watched { range: &range, keys_only: true, part: None };
         plan.add((5, 0), &watched, &work, &history).expect("told");
         assert_eq!((keys(&plan).len(), plan.bytes), (2, 2));
@@ -333,13 +355,56 @@ mod tests {
         let range = Range { start: "x".into(), end: None };
         let (mut at, mut plans) = (id(0), 0);
         while at.index < 5000 {
-            let mut plan = Plan::default();
+            let mut plan = Plan::new(true);
             plan.add((5, 0), &watched(&range, None), &Work::Behind(at), &history).expect("told");
             assert!(plan.changes == 0 && plan.entries < ENTRIES + READ && plan.parts.len() == 1);
             at = plan.parts[0].told.at;
             plans += 1;
         }
         assert!(plans >= 9, "{plans}");
+    }
+
+    /// The story: a plan looked at 512 deletions of ranges of a thousand keys each, none of which the watch had, and held up
+    /// everything else on its thread for a second.
+    #[test]
+    fn a_plan_looks_at_a_bounded_number_of_changes_although_the_entries_are_few() {
+        const OF_ENTRY: usize = 10 * CHANGES_OF_ENTRY;
+        let changes = vec![put("a", 0, 1); OF_ENTRY];
+        let history = log(vec![changes; 200]);
+        let looked = std::cell::Cell::new(0);
+        let counted = |after: LogId, most: usize| {
+            history(after, most).inspect(|entries| looked.set(looked.get() + entries.len()))
+        };
+        let range = Range { start: "x".into(), end: None };
+        let noted = Work::Entries((0..60).map(id).collect());
+        for work in [Work::Behind(id(0)), noted] {
+            looked.set(0);
+            let mut plan = Plan::new(true);
+            for watch in 0..4 {
+                plan.add((watch, 0), &watched(&range, None), &work, &counted).expect("told");
+            }
+            let most = ENTRIES / 11 + 1;
+            assert!(looked.get() <= most.max(READ), "{} entries", looked.get());
+            assert!(plan.is_full());
+        }
+    }
+
+    /// The story: a watch read the log, and on each side of it was one that always had something to be told. While others read
+    /// the log, both were told in its place, and when they had been, it was not its turn again.
+    #[test]
+    fn a_plan_that_may_not_read_the_log_ends_before_the_first_watch_that_has_to() {
+        let history = log(vec![vec![put("a", 0, 1)], vec![put("b", 0, 1)]]);
+        let (range, noted) = (all(), Work::Entries(vec![id(1)]));
+        for (reads_log, told) in [(false, 1), (true, 4)] {
+            let mut plan = Plan::new(reads_log);
+            for (watch, work) in [(5, &noted), (6, &Work::Behind(id(0))), (7, &noted)] {
+                if !plan.is_full() {
+                    plan.add((watch, 0), &watched(&range, None), work, &history).expect("told");
+                }
+            }
+            assert_eq!((plan.changes, plan.is_full()), (told, !reads_log));
+            assert_eq!(plan.parts.first().map(|part| part.watch), Some(5));
+        }
     }
 
     #[test]
@@ -353,7 +418,7 @@ mod tests {
             Err(HistoryError::Ahead { after })
         }
         let range = all();
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(true);
         for work in [Work::Behind(id(7)), Work::Entries(vec![id(7)])] {
             let told = plan.add((5, 0), &watched(&range, None), &work, &discarded);
             assert_eq!(told, Err(HistoryError::Discarded { after: id(7) }));

@@ -8,7 +8,7 @@
 //! - Every 5 seconds the client hears something: how far its watches are, or an empty message while nothing can be said
 //!   of that. So a client that hears nothing knows that something is broken.
 
-use super::hub::{OfStream, Registered, Work};
+use super::hub::{OfStream, Registered};
 use super::marks::{HEARS, Marks};
 use super::plan::{Part, Plan, Planned, WATCHES, Watched};
 use super::ranges::Range;
@@ -337,21 +337,18 @@ impl Watching {
         Some(self.plan(true))
     }
 
-    /// Those that read the log are left out unless it is their turn.
+    /// It ends before the first watch that has to read the log, unless it may.
     fn plan(&mut self, reads_log: bool) -> Plan {
         let replica = self.inner.replica.clone();
         let history = |after: LogId, most: usize| replica.applied_changes(after, most);
         let identity = self.session.identity();
-        let (mut plan, mut ends) = (Plan::default(), Vec::new());
+        let (mut plan, mut ends) = (Plan::new(reads_log), Vec::new());
         for number in self.hub.ready(WATCHES) {
             if plan.is_full() {
                 break;
             }
             let Some(watch) = self.watches.get(&number) else { continue };
             let Some((work, breaks)) = self.hub.work(number) else { continue };
-            if !reads_log && matches!(work, Work::Behind(_)) {
-                continue;
-            }
             if let Some(denied) = denied(&identity, watch) {
                 ends.push((number, ended(Why::Denied, denied.to_string())));
                 continue;
