@@ -60,9 +60,9 @@ impl Caller {
         self.reads.owner()
     }
 
-    /// A charge of `bytes` for what its requests hold, if they fit at once.
+    /// A charge of `bytes` for what its requests hold for long, if they fit at once and leave memory for its calls.
     pub(crate) fn try_hold(&self, bytes: usize) -> Option<Charge> {
-        self.requests.try_admit(bytes)
+        self.requests.try_hold(bytes)
     }
 
     /// A charge of `bytes`, if they fit at once.

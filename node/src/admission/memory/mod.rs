@@ -6,6 +6,7 @@
 //!   it begins until the kernel has taken its answer or the answer is dropped.
 //! - After admission a client holds at most as many bytes as remain free ([`super::shares`]),
 //!   over all its connections. A client that has no name is its connection.
+//! - What a client holds for long, such as watches, leaves it a quarter of the budget for its calls.
 //! - The number of charges that wait is bounded by the same rule, and each waits no longer than its
 //!   own deadline.
 //! - Connections take turns. The charges of one connection are admitted in order.
@@ -26,6 +27,9 @@ use tokio::time::Instant;
 
 /// Charges of all connections that wait for memory. Further ones are refused at once.
 const MOST_WAITING: usize = 16_384;
+
+/// The part of the budget that a client cannot hold for long.
+const RESERVED_PART: usize = 4;
 
 /// How many connections are looked at, one after the other, whose next charge does not fit. With
 /// thousands that wait, looking at all of them at each release takes more time than their requests.
@@ -274,10 +278,22 @@ impl Account {
 
     /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
+        self.try_take(bytes, |_| 0)
+    }
+
+    /// The same for what the client holds for long: a part of the budget has to remain for what it holds for a
+    /// moment.
+    pub fn try_hold(&self, bytes: usize) -> Option<Charge> {
+        self.try_take(bytes, |most| most / RESERVED_PART)
+    }
+
+    fn try_take(&self, bytes: usize, reserve: impl Fn(usize) -> usize) -> Option<Charge> {
         let mut state = self.handle.pool.state.lock();
-        let bytes = bytes.min(state.held.most());
+        let most = state.held.most();
+        let bytes = bytes.min(most);
         let account = state.accounts.get(&self.handle.id)?;
-        if !account.queue.is_empty() || !state.held.fits(self.owner, bytes) {
+        let beside = bytes.saturating_add(reserve(most));
+        if !account.queue.is_empty() || !state.held.fits(self.owner, beside) {
             return None;
         }
         self.take(&mut state, bytes);

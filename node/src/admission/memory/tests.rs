@@ -207,3 +207,23 @@ fn a_message_is_charged_once_for_everything_that_was_read_for_it() {
     drop((message, more));
     assert_eq!(budget.status(), BudgetStatus::default());
 }
+
+/// The story: a client held as many watches as it had memory for its requests, and could not write any more.
+#[test]
+fn what_is_held_for_long_leaves_the_client_and_others_memory_for_their_calls() {
+    let budget = Budget::new(1000);
+    let ([one, other], _flows) = accounts(&budget);
+    let hold_all = |account: &Account| {
+        std::iter::from_fn(|| account.try_hold(10)).take(1000).collect::<Vec<Charge>>()
+    };
+    let held = hold_all(&one);
+    assert_eq!(held.iter().map(Charge::bytes).sum::<usize>(), 250, "half of its share");
+    let call = one.try_admit(250).expect("its calls go on");
+    drop(call);
+    let others = hold_all(&other);
+    let call = other.try_admit(250).expect("those of others, too");
+    drop((call, others));
+    assert!(one.try_hold(10).is_none());
+    drop(held);
+    assert!(one.try_hold(10).is_some());
+}

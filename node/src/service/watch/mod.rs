@@ -15,8 +15,8 @@
 //! - A watch begins behind a barrier of its own: its position is judged by what the cluster has then.
 //! - A message is made when the transport takes it. A client that stops costs one message, and a kibibyte of each of its
 //!   watches. Others do not notice it. Once the log has gone on without it, its watches end: never with a hole.
-//! - Each watch is charged to the requests of its client, and each message to its reads. Of the node's watches a client has as
-//!   many as remain free.
+//! - Each watch is charged to the requests of its client, which keep a quarter of their memory for calls, and each message
+//!   to its reads. Of the node's watches a client has as many as remain free.
 //! - Before each message the client's roles are looked at again.
 
 mod begin;
