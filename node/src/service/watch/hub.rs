@@ -213,6 +213,8 @@ async fn run(hub: Arc<Hub>, replica: Replica) {
         if entries.is_empty() {
             // Late or not, the position is looked at again: one of a discarded history has no entry behind it.
             tokio::time::timeout(LOOK, replica.applied_behind(head)).await.ok();
+            // That may return at once without an entry to look at, and others have to run for there to be one.
+            tokio::task::yield_now().await;
             continue;
         }
         let mut noted = 0;
