@@ -13,6 +13,7 @@ use super::ranges::Range;
 use bytes::Bytes;
 use cairn_engine::LogId;
 use cairn_raft::{EntryChanges, HistoryError, LoggedValue};
+use std::collections::BTreeSet;
 
 /// Bytes of keys and values in a message, unless a single change has more.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -98,6 +99,12 @@ impl Plan {
     pub(super) fn made(mut self) -> Plan {
         self.latest = None;
         self
+    }
+
+    /// The last entries that are told of, in whole or in part.
+    pub(super) fn last_entries(&self) -> BTreeSet<LogId> {
+        let parts = self.parts.iter().filter(|part| !part.changes.is_empty());
+        parts.map(|part| part.told.part.map_or(part.told.at, |(entry, _)| entry)).collect()
     }
 
     /// Adds what a watch has to be told, as far as there is space.
@@ -285,6 +292,7 @@ mod tests {
         let told = plan.parts.iter().map(|part| part.told).collect::<Vec<_>>();
         assert_eq!(told, [Told { at: id(3), part: None }; 2]);
         assert_eq!((plan.changes, plan.bytes), (3, 6));
+        assert!(plan.last_entries().into_iter().eq([id(3)]));
     }
 
     /// Otherwise a put that thousands watch is decoded for each of them.
@@ -337,7 +345,7 @@ mod tests {
         let mut plan = Plan::new(true);
         let work = Work::Behind(id(0));
         plan.add((5, 0), &watched(&range, None), &work, &history).expect("told");
-        assert!(plan.is_full());
+        assert!(plan.is_full() && plan.last_entries().into_iter().eq([id(1)]));
         plan.add((6, 0), &watched(&range, None), &work, &history).expect("told");
         assert_eq!(keys(&plan), [(5, "a".to_owned())]);
         assert_eq!(plan.parts.len(), 1);

@@ -3,14 +3,14 @@
 //! What holds here:
 //! - Nothing is made before the transport asks for the next message, and of that nothing is kept while memory for it
 //!   is waited for.
-//! - A message is planned behind a barrier. Its changes are told from the history as it is then, which refuses
-//!   a position that is not in it.
+//! - A message is planned behind a barrier, and told behind one that is as new once its values are read. Its changes are
+//!   told from the history as it is then, which refuses a position that is not in it.
 //! - Every 5 seconds the client hears something: how far its watches are, or an empty message while nothing can be said
 //!   of that. So a client that hears nothing knows that something is broken.
 
 use super::hub::{OfStream, Registered};
 use super::marks::{HEARS, Marks};
-use super::plan::{Part, Plan, Planned, WATCHES, Watched};
+use super::plan::{Part, Plan, WATCHES, Watched};
 use super::ranges::Range;
 use super::{Held, Inner, Message, ended, position, untold, values};
 use crate::access::{Denied, Identity, Session};
@@ -19,10 +19,10 @@ use crate::admission::memory::Charge;
 use crate::admission::refusal;
 use crate::admission::requests::Arrived;
 use crate::service::read::{Age, barrier, in_time, page_bytes, readable};
-use bytes::Bytes;
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::proto::{self, watch_part};
 use cairn_engine::LogId;
+use cairn_raft::HistoryError;
 use futures::future::{Either, select};
 use futures::stream::Fuse;
 use futures::{FutureExt, StreamExt};
@@ -377,7 +377,6 @@ impl Watching {
 
     /// Reads the values of a plan, and makes it a message.
     async fn message(&mut self, plan: Plan, charge: Charge) -> Option<proto::WatchResponse> {
-        let passed = Instant::now();
         let (values, charge) = match values::read(&self.inner.replica, &plan, charge).await {
             Ok(read) => read,
             Err(why) => {
@@ -385,41 +384,26 @@ impl Watching {
                 return None;
             }
         };
-        let (mut values, mut parts, mut count) = (values.into_iter(), Vec::new(), 0);
+        if !self.stands(&plan).await {
+            return None;
+        }
+        let (mut parts, mut count) = (Vec::new(), 0);
         for mut part in plan.parts {
-            let planned = std::mem::take(&mut part.changes);
-            let change = |planned: Planned| -> Result<proto::Change, proto::WatchEnded> {
-                let value = match planned.value {
-                    None => Bytes::new(),
-                    Some(_) => {
-                        values.next().unwrap_or_else(|| Err(values::gone(&self.inner.replica)))?
-                    }
-                };
-                Ok(proto::Change {
-                    key: planned.key,
-                    at: Some(position(planned.at)),
-                    deleted: planned.deleted,
-                    value,
-                    previous: planned.previous,
-                })
-            };
-            // All values are taken, also behind one that cannot be read: those of other watches follow.
-            let changes: Vec<Result<proto::Change, proto::WatchEnded>> =
-                planned.into_iter().map(change).collect();
-            match changes.into_iter().collect::<Result<Vec<_>, _>>() {
-                Err(ended) => self.end(part.watch, ended),
-                Ok(changes) => {
-                    let (told, watch) = (part.told, self.watches.get(&part.watch));
-                    let id = watch.map(|watch| watch.id);
-                    self.note(vec![part]);
-                    if let Some(id) = id.filter(|_| !changes.is_empty()) {
-                        count += changes.len();
-                        let through = told.part.is_none().then(|| position(told.at));
-                        let kind =
-                            watch_part::Kind::Changes(proto::WatchChanges { changes, through });
-                        parts.push(proto::WatchPart { id, kind: Some(kind) });
-                    }
+            let changes = match values.fill(&mut part, || values::gone(&self.inner.replica)) {
+                Ok(changes) => changes,
+                Err(ended) => {
+                    self.end(part.watch, ended);
+                    continue;
                 }
+            };
+            let (told, watch) = (part.told, self.watches.get(&part.watch));
+            let id = watch.map(|watch| watch.id);
+            self.note(vec![part]);
+            if let Some(id) = id.filter(|_| !changes.is_empty()) {
+                count += changes.len();
+                let through = told.part.is_none().then(|| position(told.at));
+                let kind = watch_part::Kind::Changes(proto::WatchChanges { changes, through });
+                parts.push(proto::WatchPart { id, kind: Some(kind) });
             }
         }
         if count == 0 {
@@ -428,11 +412,23 @@ impl Watching {
         self.inner.metrics.watches().told(count);
         self.caller.answer(charge);
         let mut message = proto::WatchResponse { parts, through: None };
-        // The hub has gone on since. Where the values took long, how far it is needs a barrier of its own.
-        if self.marks.may_show() && passed.elapsed() < AGE {
+        if self.marks.may_show() {
             self.mark(&mut message);
         }
         Some(message)
+    }
+
+    /// Whether a plan may be told now. Its values may have taken long: the barrier that it was made behind is old, and another
+    /// history may have come since.
+    async fn stands(&mut self, plan: &Plan) -> bool {
+        if !self.waits_to_tell().await {
+            return false;
+        }
+        let is_other = |id| {
+            let follows = self.inner.replica.follows(id);
+            matches!(follows, Err(HistoryError::Discarded { .. } | HistoryError::Ahead { .. }))
+        };
+        !plan.last_entries().into_iter().any(is_other)
     }
 }
 
