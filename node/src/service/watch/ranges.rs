@@ -3,7 +3,7 @@
 //! What holds here: a key is looked up in logarithmic time, and in time for each watch that has it, however the
 //! ranges lie and in whatever order they came. The ranges lie in trees that are balanced when they are built, and never
 //! changed: a new range is a tree of its own, and two trees of one size become one of twice the size. A range that
-//! is removed stays in its tree without a key, until half of all ranges are such.
+//! is removed stays in its tree without a key, until half of what all ranges take in memory is of such.
 
 use crate::access::Need;
 use bytes::Bytes;
@@ -33,6 +33,9 @@ impl Range {
         self.start.len() + self.end.as_ref().map_or(0, Bytes::len)
     }
 }
+
+/// Memory of a range in a tree beside its bounds.
+const RANGE_BYTES: usize = size_of::<Node>();
 
 /// Where a range ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +85,7 @@ struct Node {
 pub(super) struct Ranges {
     /// At each place nothing, or so many ranges as two to the power of it.
     trees: Vec<Tree>,
-    /// How many have a key, and how many have none any more.
+    /// The memory of those that have a key, and of those that have none any more.
     kept: usize,
     gone: usize,
 }
@@ -90,7 +93,7 @@ pub(super) struct Ranges {
 impl Ranges {
     pub(super) fn insert(&mut self, watch: u64, range: &Range) {
         let end = range.end.clone().map_or(End::Nothing, End::Before);
-        self.kept += 1;
+        self.kept += weight(range);
         self.add(vec![Entry { start: range.start.clone(), end, watch }]);
     }
 
@@ -99,8 +102,8 @@ impl Ranges {
         if !self.trees.iter_mut().any(|tree| forget(tree, place)) {
             return;
         }
-        self.kept = self.kept.saturating_sub(1);
-        self.gone += 1;
+        self.kept = self.kept.saturating_sub(weight(range));
+        self.gone += weight(range);
         if self.gone > self.kept {
             self.rebuild();
         }
@@ -129,16 +132,21 @@ impl Ranges {
     }
 
     fn rebuild(&mut self) {
-        let mut entries = Vec::with_capacity(self.kept + self.gone);
+        let mut entries = Vec::new();
         self.trees.drain(..).for_each(|tree| unbuild(tree, &mut entries));
         entries.retain(|entry| entry.end != End::Nowhere);
-        (self.kept, self.gone) = (entries.len(), 0);
+        self.gone = 0;
         while let Some(place) = entries.len().checked_ilog2() {
             let rest = entries.split_off(1 << place);
             self.add(entries);
             entries = rest;
         }
     }
+}
+
+/// The memory of a range, about.
+fn weight(range: &Range) -> usize {
+    RANGE_BYTES + range.bytes()
 }
 
 fn built(mut entries: Vec<Entry>) -> Tree {
@@ -279,8 +287,26 @@ mod tests {
                 all.iter().filter(|(_, range)| has(range)).map(|(watch, _)| *watch).collect();
             assert_eq!(found(&ranges, &keys), expected);
         }
-        assert_eq!(ranges.kept, all.len());
+        assert_eq!(ranges.kept, all.values().map(weight).sum::<usize>());
         assert!(ranges.gone <= ranges.kept);
+    }
+
+    /// The story: long ranges that were gone, and charged to nobody, stayed in memory beside as many short ones.
+    #[test]
+    fn what_is_gone_takes_no_more_memory_than_what_is_kept() {
+        fn bytes(tree: &Tree) -> usize {
+            tree.as_ref()
+                .map_or(0, |node| node.entry.start.len() + bytes(&node.left) + bytes(&node.right))
+        }
+        let mut ranges = Ranges::default();
+        let short = range("a", Some("b"));
+        (0..500).for_each(|watch| ranges.insert(watch, &short));
+        let long = range(&"x".repeat(1 << 20), None);
+        (500..900).for_each(|watch| ranges.insert(watch, &long));
+        (500..900).for_each(|watch| ranges.remove(watch, &long));
+        assert!(ranges.gone <= ranges.kept);
+        assert!(ranges.trees.iter().map(bytes).sum::<usize>() <= ranges.kept);
+        assert_eq!(found(&ranges, &["a"]).len(), 500);
     }
 
     /// The story of a tree that grows to one side: a client that begins its watches in order makes it a list, and
