@@ -294,8 +294,9 @@ impl Watching {
             if !self.waits_to_tell().await {
                 return None;
             }
-            // Here, behind the barrier: how far the watches are may not be told without one either.
-            if self.marks.quiet().is_zero() {
+            // Here, behind the barrier: how far the watches are may not be told without one either. With memory for a
+            // message there is one next.
+            if admitted.is_none() && self.marks.quiet().is_zero() {
                 return Some(self.how_far());
             }
             let Some(plan) = self.planned() else {
