@@ -210,3 +210,37 @@ async fn no_mark_of_a_stream_covers_what_a_watch_that_ends_was_not_told() {
     }
     node.shutdown().await.expect("it stops");
 }
+
+/// The story: a client began watches until its requests had no memory left, and none of its writes was taken any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_as_many_watches_as_it_may_still_writes() {
+    const ASKED: u64 = 4000;
+    let hash = TokenHash::of(b"secret of ada");
+    let lines = format!(
+        "limits.max_in_flight_bytes = \"16MiB\"\naccess.ada = \"write:app/ token:{hash}\"\naccess.ops = \"operator\"\n"
+    );
+    let (cluster, node) = served(&lines, "secret of ada").await;
+    let token = Some("secret of ada");
+    let mut watches = Watches::open_as(&cluster.endpoints()[0], token).await.expect("allowed");
+    // Four thousand of them take as much as all requests may.
+    for id in 0..ASKED {
+        watches.begin(id, prefix(&format!("app/{id:0>1000}")), None);
+    }
+    let (mut begun, mut full) = (0, 0);
+    while begun + full < ASKED {
+        for part in watches.part().await {
+            match part.kind {
+                Some(watch_part::Kind::Began(_)) => begun += 1,
+                Some(watch_part::Kind::Ended(ended)) => {
+                    assert_eq!(ended.why(), Why::Full, "{ended:?}");
+                    assert!(ended.message.contains("`limits.max_in_flight_bytes`"), "{ended:?}");
+                    full += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(begun > 0 && full > 0, "{begun} watches, {full} refused");
+    cluster.client().put("app/1", vec![7; 1 << 20]).await.expect("its writes go on");
+    node.shutdown().await.expect("it stops");
+}
