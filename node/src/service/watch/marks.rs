@@ -77,7 +77,7 @@ impl Marks {
 
     /// Marks of some watches go out, the last one to this.
     pub(super) fn shows_some(&mut self, at: LogId, last: u64) {
-        (self.at, self.last, self.heard) = (at, last, Instant::now());
+        (self.at, self.last) = (at, last);
     }
 
     /// The watches of the stream in the order in which they get marks of their own.

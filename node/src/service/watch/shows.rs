@@ -40,6 +40,8 @@ impl Watching {
 
     /// The same of the watches alone that have nothing to be told.
     fn mark_idle(&mut self, message: &mut proto::WatchResponse) {
+        // Also where there is none: looking for them takes time that grows with the watches.
+        self.marks.hears();
         let (at, idle) = self.hub.idle(self.marks.in_turn(&self.watches), MARKS);
         let Some(last) = idle.last().copied().filter(|_| self.may_mark(at)) else { return };
         let watches = idle.iter().filter_map(|number| self.watches.get(number));

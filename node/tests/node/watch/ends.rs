@@ -222,7 +222,7 @@ async fn a_client_that_has_as_many_watches_as_it_may_still_writes() {
     let (cluster, node) = served(&lines, "secret of ada").await;
     let token = Some("secret of ada");
     let mut watches = Watches::open_as(&cluster.endpoints()[0], token).await.expect("allowed");
-    // Four thousand of them take as much as all requests may.
+    // All of them would take most of what all requests may.
     for id in 0..ASKED {
         watches.begin(id, prefix(&format!("app/{id:0>1000}")), None);
     }
