@@ -301,7 +301,7 @@ mod tests {
         let mut ranges = Ranges::default();
         let short = range("a", Some("b"));
         (0..500).for_each(|watch| ranges.insert(watch, &short));
-        let long = range(&"x".repeat(1 << 20), None);
+        let long = range(&"x".repeat(1 << 14), None);
         (500..900).for_each(|watch| ranges.insert(watch, &long));
         (500..900).for_each(|watch| ranges.remove(watch, &long));
         assert!(ranges.gone <= ranges.kept);
