@@ -98,6 +98,8 @@ struct Following {
     listed: VecDeque<KeyValue>,
     /// `None` behind the last page.
     pages: Option<Pages>,
+    /// A key that the caller may read, whether it is there or not.
+    readable: Bytes,
     /// Versions of listed keys that are behind the begin of the watch.
     newer: BTreeMap<Bytes, Version>,
     /// The list has no change behind this entry; `None`: it is not known yet, or the watch is behind it.
@@ -113,7 +115,7 @@ impl Follower {
                 self.following = Some(self.begin().await?);
                 continue;
             };
-            match following.step(&self.client, &self.range).await {
+            match following.step(&self.client).await {
                 Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::HistoryGone => {
@@ -128,22 +130,34 @@ impl Follower {
     async fn begin(&self) -> Result<Following, Error> {
         let watch = self.client.watch(self.range.clone()).begin().await?;
         let (start, mut listed) = (self.range.start(), VecDeque::new());
+        let mut readable = start.clone();
         let options = if self.range == Range::prefix(start.clone()) {
             ListOptions::prefix(start.clone())
         } else {
             // A list begins behind a key.
             if !start.is_empty() {
-                listed.extend(self.client.get(start.clone()).await?);
+                match self.client.get(start.clone()).await {
+                    Ok(item) => listed.extend(item),
+                    // Just behind the longest key is no key. What is behind that is behind as much of it as a key can have.
+                    Err(Error::InvalidKey { limit, actual }) if (1..actual).contains(&limit) => {
+                        readable.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             let end = self.range.end().cloned().unwrap_or_default();
-            ListOptions::prefix(common(start, &end)).start_after(start.clone()).end(end)
+            ListOptions::prefix(prefix_of(&self.range)).start_after(readable.clone()).end(end)
         };
+        if readable.is_empty() {
+            readable = Bytes::from_static(&[0]);
+        }
         let began = watch.position();
         Ok(Following {
             watch,
             began,
             listed,
             pages: Some(self.client.pages(options)),
+            readable,
             newer: BTreeMap::new(),
             until: None,
             told: began,
@@ -153,7 +167,7 @@ impl Follower {
 
 impl Following {
     /// The next event, if this step has one.
-    async fn step(&mut self, client: &Client, range: &Range) -> Result<Option<Event>, Error> {
+    async fn step(&mut self, client: &Client) -> Result<Option<Event>, Error> {
         if let Some(item) = self.listed.pop_front() {
             if item.version.0 > self.began.index && self.newer.len() < MOST_NEWER {
                 self.newer.insert(item.key.clone(), item.version);
@@ -164,10 +178,9 @@ impl Following {
             match pages.next().await? {
                 Some(page) => self.listed.extend(page.items),
                 None => {
-                    // A key of the range, which the caller may read. No page was read behind this read.
-                    let start = Some(range.start().clone()).filter(|start| !start.is_empty());
-                    let key = start.unwrap_or(Bytes::from_static(&[0]));
-                    self.until = Some(client.versions([key]).await?.position);
+                    // No page was read behind this read.
+                    let many = client.versions([self.readable.clone()]).await?;
+                    self.until = Some(many.position);
                     self.pages = None;
                 }
             }
@@ -197,10 +210,18 @@ impl Following {
     }
 }
 
-/// What all keys between these begin with. No end: nothing.
-fn common(start: &Bytes, end: &Bytes) -> Bytes {
-    let count = start.iter().zip(end).take_while(|(of_start, of_end)| of_start == of_end).count();
-    start.slice(..count)
+/// The longest prefix that all keys of the range can be taken to begin with. A role of a prefix that allows the watch allows a
+/// list of this one. The story: the list had what start and end have in common, which is `a/` of `a/1x` and `a/2`, and a role of
+/// `a/1` has all keys between these.
+fn prefix_of(range: &Range) -> Bytes {
+    let has_all = |prefix: &Bytes| match (Range::prefix(prefix.clone()).end(), range.end()) {
+        (None, _) => true,
+        (Some(behind), Some(end)) => behind >= end,
+        (Some(_), None) => false,
+    };
+    let start = range.start();
+    let mut prefixes = (0..=start.len()).rev().map(|count| start.slice(..count));
+    prefixes.find(has_all).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -208,15 +229,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_a_range_begin_with_what_its_ends_have_in_common() {
-        for (start, end, expected) in [
-            ("app/a", "app/b", "app/"),
-            ("app/", "app/b", "app/"),
-            ("a", "b", ""),
-            ("a", "", ""),
-            ("", "b", ""),
+    fn the_prefix_of_a_range_is_the_longest_one_that_has_all_of_its_keys() {
+        for (range, expected) in [
+            (Range::from("a/1x".."a/2"), "a/1"),
+            (Range::from("a/1".."a/3"), "a/"),
+            (Range::from("app/a".."app/b"), "app/a"),
+            (Range::from("app/".."app/b"), "app/"),
+            (Range::from("a".."b"), "a"),
+            (Range::from("a".."c"), ""),
+            (Range::from("a"..), ""),
+            (Range::from(.."b"), ""),
+            (Range::all(), ""),
         ] {
-            assert_eq!(common(&start.into(), &end.into()), expected, "{start}..{end}");
+            assert_eq!(prefix_of(&range), expected, "{range:?}");
         }
+        let last = Bytes::from_static(&[0xff, 0xff, 7]);
+        assert_eq!(prefix_of(&Range::from(last.clone()..)), last.slice(..2));
     }
 }

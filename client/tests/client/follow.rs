@@ -2,9 +2,10 @@
 
 use std::pin::Pin;
 
-use crate::fake::Node;
 use crate::fake::watches::{WatchStream, changes, ended, put};
+use crate::fake::{Node, Step};
 use crate::watch::{in_time, one};
+use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::{Bytes, Client, Error, Event, Range, proto};
 use futures::{Stream, StreamExt};
@@ -137,4 +138,41 @@ async fn a_range_is_listed_from_its_first_key_and_within_what_its_keys_begin_wit
     assert_eq!((&list.prefix[..], &list.start_after[..]), (&b"a/"[..], &b"a/1"[..]));
     assert_eq!(&list.end[..], b"a/3");
     assert_eq!(node.many.lock().unwrap().len(), 1, "how far the list may have come");
+}
+
+/// The story: a role of `a/1` allows a watch from `a/1x` to `a/2`, and the list before it asked for all of `a/`, which was denied.
+#[tokio::test]
+async fn a_list_needs_no_more_rights_than_its_watch() {
+    let (node, client) = one().await;
+    client.put("a/1y", "v").await.unwrap();
+    let range = Range::from("a/1x".."a/2");
+    let (_, first, _stream, _) = followed(&client, &node, range).await;
+    assert_eq!(short(&first), "listed a/1y 11");
+    let lists = node.lists.lock().unwrap().clone();
+    let [list] = lists.as_slice() else { panic!("one page") };
+    assert_eq!((&list.prefix[..], &list.start_after[..]), (&b"a/1"[..], &b"a/1x"[..]));
+}
+
+/// The story: a range began just behind the longest key that can be. No key is as long, so to read it was refused, and the range
+/// could not be followed.
+#[tokio::test]
+async fn a_range_that_begins_behind_the_longest_key_is_listed_from_there() {
+    let (node, client) = one().await;
+    for key in ["a/1", "a/2"] {
+        client.put(key, "v").await.unwrap();
+    }
+    let reason = Reason::KeyInvalid.into();
+    let refused = proto::ErrorDetail { reason, limit: 4, actual: 5, ..Default::default() };
+    node.plays([Step::Refuse(refused)]);
+    let range = Range::from("a/1zz".."a/3");
+    let (mut events, first, stream, _) = followed(&client, &node, range).await;
+    stream.marks(14);
+    assert_eq!(short(&first), "listed a/2 12");
+    assert_eq!(told(&mut events, 1).await, ["live 3.14"]);
+    let lists = node.lists.lock().unwrap().clone();
+    let [list] = lists.as_slice() else { panic!("one page") };
+    assert_eq!(&list.start_after[..], b"a/1z");
+    let many = node.many.lock().unwrap().clone();
+    let [many] = many.as_slice() else { panic!("one read") };
+    assert_eq!(many.keys, ["a/1z"]);
 }
