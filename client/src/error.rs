@@ -210,13 +210,13 @@ pub enum Error {
         message: String,
     },
 
-    /// A watch cannot go on: what was changed behind its position is not kept any more. Begin a watch from `now`, then
+    /// A watch cannot go on: no node that was reached keeps what was changed behind its position any more. Begin a watch from `now`, then
     /// list the keys: no later change is missed, and some may be told that the list has already.
     #[error(
         "the changes that the watch comes to are no longer kept: those behind {oldest} are; watch from {now}, then list the keys"
     )]
     Compacted {
-        /// What was changed behind this entry is kept at the node that said so.
+        /// What was changed behind this entry is kept at one node: no other one that was reached reaches back further.
         oldest: Position,
         /// The last entry that this node had applied.
         now: Position,
