@@ -210,8 +210,8 @@ pub enum Error {
         message: String,
     },
 
-    /// A watch cannot go on: no node that was reached keeps what was changed behind its position any more. Begin a watch from `now`, then
-    /// list the keys: no later change is missed, and some may be told that the list has already.
+    /// A watch cannot go on: no node that was reached keeps what was changed behind its position any more. Begin a watch from
+    /// `now`, then list the keys: no later change is missed, and some may be told that the list has already.
     #[error(
         "the changes that the watch comes to are no longer kept: those behind {oldest} are; watch from {now}, then list the keys"
     )]

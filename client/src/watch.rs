@@ -120,7 +120,8 @@ impl Watch {
     /// [`Error::Compacted`] or [`Error::HistoryDiscarded`]: what follows [`Watch::position`] is gone. Watch anew, then list
     /// the keys. [`Error::PermissionDenied`]: the right to read the range was taken away. [`Error::ValueUnreadable`]: no
     /// node that was reached has the next value intact. [`Error::ClusterMismatch`]: the nodes are of another cluster now, as after a
-    /// restore. [`Error::Unavailable`]: a node told what no node may tell, and `last_error` begins with `the node told`. After an error every call returns it.
+    /// restore. [`Error::Unavailable`]: a node told what no node may tell, and `last_error` begins with `the node told`. After an
+    /// error every call returns it.
     pub async fn next(&mut self) -> Result<Change, Error> {
         loop {
             if let Some(next) = self.inbox.next() {
