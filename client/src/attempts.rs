@@ -26,6 +26,10 @@ const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// deadline is hardly ever answered, and can only make a known outcome unknown.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);
 
+/// For so long a node that answers, and cannot serve what goes on until one can, is not out of reach. It recovers or is about to
+/// stop. One that was removed and still runs answers so for ever: it must not keep an error from who waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Hints are followed without delay this many times. Later ones wait too, since nodes can disagree
 /// for a while.
 const FREE_HOPS: u32 = 3;
@@ -63,8 +67,8 @@ pub(crate) struct Attempts {
     unfit: Vec<Arc<Node>>,
     /// Nodes that were not reached, or broke off.
     unreached: Vec<Arc<Node>>,
-    /// It goes on until a node can serve it. One that answers may do so later.
-    lasts: bool,
+    /// Of what goes on until a node can serve it: until when one that answers that it cannot may do so later.
+    patient_until: Option<Instant>,
     tried: Vec<String>,
     /// Nodes of another cluster, or of another generation of it.
     strangers: Vec<String>,
@@ -90,7 +94,7 @@ impl Attempts {
             avoid: None,
             unfit: Vec::new(),
             unreached: Vec::new(),
-            lasts: false,
+            patient_until: None,
             tried: Vec::new(),
             strangers: Vec::new(),
             compacted: None,
@@ -111,7 +115,7 @@ impl Attempts {
 
     /// The same, for what goes on until a node can serve it.
     pub(crate) fn lasting(self) -> Self {
-        Attempts { lasts: true, ..self }
+        Attempts { patient_until: Some(Instant::now() + PATIENCE), ..self }
     }
 
     /// The same, for a call whose answer may take so long.
@@ -312,10 +316,12 @@ impl Attempts {
         }
         let is_unreached = match &failure {
             Failure::NotSent(_) | Failure::OtherCluster(_) => true,
-            Failure::Lost { answered, .. } => !(*answered && self.lasts),
+            Failure::Lost { answered, .. } => {
+                !(*answered && self.patient_until.is_some_and(|until| Instant::now() < until))
+            }
             _ => false,
         };
-        if is_unreached || self.lasts {
+        if is_unreached || self.patient_until.is_some() {
             self.unreached.retain(|unreached| !Arc::ptr_eq(unreached, node));
         }
         if is_unreached {

@@ -80,8 +80,8 @@ async fn a_leader_that_is_named_and_cannot_be_reached_is_no_cluster_without_a_le
 
 /// The story: the value that a watch came to could not be read at one member. The other one was moving its watches away, and was
 /// taken for one out of reach: the watch ended although that member had the value.
-#[test]
-fn a_node_that_answers_is_left_to_ask_by_what_goes_on_until_it_can() {
+#[tokio::test(start_paused = true)]
+async fn a_node_that_answers_is_left_to_ask_by_what_goes_on_until_it_can() {
     let pool = Pool::new(Options::new(["a:1", "b:1"]).seed(3)).unwrap();
     let (damaged, other) = (pool.nth(0).unwrap(), pool.nth(1).unwrap());
     let unreadable = Failure::Unreadable("damaged".to_owned());
@@ -99,6 +99,9 @@ fn a_node_that_answers_is_left_to_ask_by_what_goes_on_until_it_can() {
     assert!(!is_over(lasting(), &[lost(false), lost(true)]), "it is reached again");
     assert!(!is_over(lasting(), &[lost(false), Failure::Overloaded(Duration::ZERO)]));
     assert!(is_over(lasting(), &[lost(false), unreadable.clone()]), "neither has it");
+    let patient = lasting();
+    tokio::time::advance(PATIENCE).await;
+    assert!(is_over(patient, &[lost(true)]), "it never can, as one that was removed");
     let read = Attempts::new(Target::Reader, deadline);
     assert!(is_over(read, &[lost(true)]), "a read does not wait for it");
 }

@@ -1,7 +1,7 @@
 //! Keeps a watch at some node: begins it, and begins it anew where a node is left.
 //!
 //! What holds here: a node that is left is not asked first again, and one that fails again and again is asked with growing pauses,
-//! until the watch has got any further. Neither time nor the number of failures ends a watch that has begun. It learns who is a
+//! until the watch has got any further. Neither time nor the number of failures alone ends a watch that has begun. It learns who is a
 //! member while it lasts.
 
 use std::pin::pin;
@@ -97,6 +97,8 @@ impl Keeper {
             let next = match left {
                 Left::Full => {
                     self.learning(&node, &connection, self.inbox.emptied()).await;
+                    // Its user took as long as that.
+                    attempts = resuming();
                     Ok(())
                 }
                 Left::Elsewhere(status) => {
