@@ -11,6 +11,7 @@ use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::refusal;
 use cairn_engine::Engine;
+use cairn_engine::io::yield_once;
 use cairn_raft::Item;
 use futures::{Stream, StreamExt};
 use std::pin::Pin;
@@ -193,7 +194,7 @@ async fn send_to<R: Reading>(
                 Err(_) => return Err(not_taken(bounds.takes_within)),
             }
         }
-        tokio::task::yield_now().await;
+        yield_once().await;
         tokio::time::sleep(took.min(LOOK)).await;
     }
 }

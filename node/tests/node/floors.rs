@@ -2,7 +2,9 @@
 //! Neither modules nor top-level modules form a cycle, except between a parent and its child. Paths
 //! inside functions count like `use` lines, and a re-export counts as what it names.
 //!
-//! This test does not see a method that a higher file adds to a lower type, what a macro names, and
+//! Also checks how the code that the simulation runs yields to other tasks.
+//!
+//! The test of floors does not see a method that a higher file adds to a lower type, what a macro names, and
 //! what is behind a trait.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,6 +158,21 @@ fn no_path_leads_upward_and_no_modules_form_a_cycle() {
         let faults = faults(&modules, &floors);
         assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
     }
+}
+
+/// The story: in the simulation another runtime polls the tasks, and tokio's own yield never returns there. A
+/// task that told watches how far they are stood still in each run, and so did scans.
+#[test]
+fn what_the_simulation_runs_yields_by_the_function_that_returns_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut named = Vec::new();
+    for name in ["engine", "raft", "backup", "client", "node"] {
+        let (src, mut modules) = (root.join(name).join("src"), Modules::new());
+        read(&src, &src, &mut modules);
+        let yields = modules.iter().filter(|(_, code)| code.contains("task::yield_now"));
+        named.extend(yields.map(|(module, _)| format!("{name}::{module}")));
+    }
+    assert_eq!(named, ["engine::io"], "elsewhere `cairn_engine::io::yield_once` is to be called");
 }
 
 #[test]

@@ -16,6 +16,7 @@
 use super::ranges::{Range, Ranges};
 use crate::metrics::WatchMetrics;
 use cairn_engine::LogId;
+use cairn_engine::io::yield_once;
 use cairn_raft::{EntryChanges, GROUP, HistoryError, Replica};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -214,7 +215,7 @@ async fn run(hub: Arc<Hub>, replica: Replica) {
             // Late or not, the position is looked at again: one of a discarded history has no entry behind it.
             tokio::time::timeout(LOOK, replica.applied_behind(head)).await.ok();
             // That may return at once without an entry to look at, and others have to run for there to be one.
-            tokio::task::yield_now().await;
+            yield_once().await;
             continue;
         }
         let mut noted = 0;
@@ -222,10 +223,10 @@ async fn run(hub: Arc<Hub>, replica: Replica) {
             noted += hub.note(entry);
             if noted > NOTED {
                 noted = 0;
-                tokio::task::yield_now().await;
+                yield_once().await;
             }
         }
-        tokio::task::yield_now().await;
+        yield_once().await;
     }
 }
 

@@ -22,6 +22,7 @@ use crate::service::read::{Age, barrier, in_time, page_bytes, readable};
 use cairn_client::proto::watch_ended::Why;
 use cairn_client::proto::{self, watch_part};
 use cairn_engine::LogId;
+use cairn_engine::io::yield_once;
 use cairn_raft::HistoryError;
 use futures::future::{Either, select};
 use futures::stream::Fuse;
@@ -306,7 +307,7 @@ impl Watching {
             if plan.changes == 0 {
                 self.note(plan.parts);
                 // A log without a change for these watches is as much work as one with some.
-                tokio::task::yield_now().await;
+                yield_once().await;
                 return None;
             }
             let need = page_bytes(plan.changes, plan.bytes);
