@@ -71,7 +71,9 @@ impl Stub {
         let unary = UnaryStub::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        let operator = proto::operator_client::OperatorClient::new(channel);
+        // A backup has values, too.
+        let operator = proto::operator_client::OperatorClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let multiplexed = MultiplexedStream::new(unary.clone(), caller.clone());
         let heard = Arc::new(Heard::new());
         let watches = WatchStreams::default();

@@ -1,4 +1,4 @@
-//! Restores of backups that are not as they were saved.
+//! Restores of backups that are not as they were saved, and of those with values that are as long as may be.
 
 use super::kills::{cluster_named_in, refuses_or_has_all};
 use super::*;
@@ -46,4 +46,28 @@ async fn a_restore_of_a_damaged_backup_leaves_nothing_that_a_node_starts_with() 
     cluster.start_all().await;
     let found = cluster.client().get("key 7 7").await.expect("it serves").expect("there");
     assert_eq!(found.value, vec![7; 3000]);
+}
+
+/// The story: whoever saved the state took no message of more than 4 MiB, so a cluster with a value of that length
+/// had no backup any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_has_a_value_that_is_longer_than_messages_are_by_default() {
+    let limits = "limits.max_request_bytes = \"16MiB\"\nlimits.max_value_bytes = \"8MiB\"\n";
+    let mut cluster = Cluster::start(1, "128MiB", limits).await;
+    let target = target(&cluster);
+    let value: Vec<u8> = (0..6_u32 << 20).map(|at| (at % 251) as u8).collect();
+    cluster.client().put("large", value.clone()).await.expect("a put");
+    cluster.client().put("small", "1").await.expect("a put");
+    assert_eq!(json_of(&cluster.cairn(&["backup", "save", &target, "-o", "json"]))["keys"], 2);
+    json_of(&cluster.cairn_alone(&["backup", "verify", &target, "-o", "json"]));
+    let file = cluster.folder.path().join("exported").to_str().expect("text").to_owned();
+    assert_eq!(json_of(&cluster.cairn(&["export", &file, "-o", "json"]))["keys"], 2);
+    cluster.kill_all();
+    cluster.lose_disk(0);
+    let config = cluster.config(0).to_owned();
+    let restore = ["backup", "restore", &target, "--config", &config, "-o", "json"];
+    assert_eq!(json_of(&cluster.cairn_alone(&restore))["keys"], 2);
+    cluster.start_all().await;
+    let found = cluster.client().get("large").await.expect("it serves").expect("there");
+    assert_eq!(found.value, value);
 }
