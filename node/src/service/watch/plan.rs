@@ -221,7 +221,9 @@ impl Plan {
             count += 1;
             part.told.part = Some((entry.id, count));
         }
-        part.told = Told { at: entry.id, part: None };
+        // What was told of an entry further on stays told: a watch that fell behind comes to it again.
+        let later = part.told.part.filter(|(id, _)| id.index > entry.id.index);
+        part.told = Told { at: entry.id, part: later };
         true
     }
 }
@@ -336,6 +338,32 @@ mod tests {
         }
         assert_eq!(told_keys, ["a", "0", "1", "2", "3", "4", "z"]);
         assert_eq!((at, part), (id(3), None));
+    }
+
+    /// The story: while a message had a part of an entry, so much was noted for its watch that it fell behind. It read
+    /// the log from further back, passed an entry without its keys, and told the part again.
+    #[test]
+    fn a_watch_that_falls_behind_within_an_entry_is_not_told_a_part_of_it_twice() {
+        let large = MESSAGE_BYTES / 2;
+        let history = log(vec![
+            vec![put("k0", 0, 1)],
+            vec![put("x", 0, 1)],
+            (1..6).map(|number| put(&format!("k{number}"), number, large)).collect(),
+        ]);
+        let range = Range { start: "k".into(), end: Some("l".into()) };
+        let mut plan = Plan::new(true);
+        let noted = Work::Entries(vec![id(0), id(2)]);
+        plan.add((5, 0), &watched(&range, None), &noted, &history).expect("told");
+        let told = plan.parts.first().expect("told").told;
+        assert_eq!(told, Told { at: id(1), part: Some((id(3), 1)) });
+        let mut plan = Plan::new(true);
+        let behind = Work::Behind(told.at);
+        plan.add((5, 0), &watched(&range, told.part), &behind, &history).expect("told");
+        assert_eq!(keys(&plan), [(5, "k2".to_owned())]);
+        assert_eq!(
+            plan.parts.first().expect("told").told,
+            Told { at: id(2), part: Some((id(3), 2)) }
+        );
     }
 
     #[test]
