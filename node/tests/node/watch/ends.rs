@@ -114,6 +114,8 @@ async fn served(lines: &str, token: &str) -> (Cluster, Node) {
     let config = cairn_node::NodeConfig::from_layers(&layers).expect("a configuration");
     let environment = Environment::from_files(&config).expect("a directory");
     let node = Node::start(config, environment).await.expect("it starts");
+    // It has formed its cluster then.
+    cluster.client().put("app/0", "").await.expect("it serves");
     (cluster, node)
 }
 
